@@ -1,0 +1,332 @@
+"""What a run is: frozen dataclasses that validate themselves, presets, and YAML.
+
+The dataclasses are the only place where an option's name, default and help text
+stand; :mod:`nplm_mpi.arguments` turns them into command-line options.
+"""
+
+import dataclasses
+import difflib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nplm_mpi.errors import UserError
+
+
+def option(default: Any, help: str, **metadata: Any) -> Any:
+    """A dataclass field that becomes a command-line option."""
+    return field(default=default, metadata={"help": help, **metadata})
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise :class:`UserError` with ``message`` unless ``condition`` holds."""
+    if not condition:
+        raise UserError(message)
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """Which text, and how it becomes tokens."""
+
+    corpus: tuple[str, ...] = option(
+        ("python-docs",), "python-docs, brown, or paths of text files (plain or .gz)"
+    )
+    text: str = option(
+        "auto",
+        "stream: contexts run across lines; sentences: one sentence per line, with boundary "
+        "symbols; auto: streams for the built-in corpora, sentences for other files",
+        choices=("auto", "stream", "sentences"),
+    )
+    min_count: int = option(4, "words seen fewer times than this are merged into <unk>")
+    vocabulary_from: str = option(
+        "all", "count words on the whole corpus or on the training part", choices=("all", "train")
+    )
+    vocabulary_size: int = option(0, "keep only the N most frequent words (0: no limit)")
+    vocabulary: str = option("", "take the vocabulary from this file, one word per line")
+    treatment: str = option(
+        "none",
+        "ap: lower case, numbers and proper nouns to symbols, as the paper did for AP News",
+        choices=("none", "ap"),
+    )
+    split: tuple[str, ...] = option(
+        (), "sizes of train, valid, test: token counts, fractions of 1, or 'rest'"
+    )
+    valid: tuple[str, ...] = option((), "validation text files, instead of a split")
+    test: tuple[str, ...] = option((), "test text files, instead of a split")
+    allow_unk: bool = option(False, "take a literal <unk> in the text as the rare-word symbol")
+
+    def __post_init__(self) -> None:
+        require(len(self.corpus) > 0, "--corpus: name a corpus or at least one file")
+        require(self.min_count >= 0, f"--min-count {self.min_count}: give 0 or more")
+        require(self.vocabulary_size >= 0, f"--vocabulary-size {self.vocabulary_size}: give 0 or more")
+        check_choices(self)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of the network (section 2)."""
+
+    order: int = option(5, "n: predict a word from the n-1 words before it")
+    features: int = option(30, "m: features per word")
+    hidden: int = option(50, "h: hidden units (0: direct connections only)")
+    direct: bool = option(False, "connect the word features directly to the output")
+
+    def __post_init__(self) -> None:
+        require(self.order >= 2, f"--order {self.order}: give 2 or more (n-1 context words)")
+        require(self.features >= 1, f"--features {self.features}: give 1 or more")
+        require(self.hidden >= 0, f"--hidden {self.hidden}: give 0 or more")
+        require(
+            self.hidden > 0 or self.direct,
+            "--hidden 0 with --no-direct leaves no network: give --direct or a positive --hidden",
+        )
+
+    @property
+    def inputs(self) -> int:
+        """Length of x, (n-1)m."""
+        return (self.order - 1) * self.features
+
+    @property
+    def columns(self) -> int:
+        """Columns of O = [b | U | W]: D = 1 + h (+ (n-1)m with direct connections)."""
+        return 1 + self.hidden + (self.inputs if self.direct else 0)
+
+    def count_parameters(self, V: int) -> int:
+        """Free parameters for a vocabulary of V words (section 2)."""
+        return V * (self.features + self.columns) + self.hidden * (1 + self.inputs)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How the network is trained (section 4 of the paper) and how fast."""
+
+    batch: int = option(1, "K: examples per update (1: the paper's per-example ascent)")
+    lr: float = option(1e-3, "eps_0: initial learning rate, per example")
+    lr_decay: float = option(1e-8, "r: the rate is eps_0 / (1 + r t) after t examples")
+    weight_decay: float = option(1e-4, "per example, on weights and features, not on biases")
+    epochs: int = option(10, "passes over the training part, at most")
+    patience: int = option(2, "stop after this many epochs without a better validation perplexity (0: never)")
+    max_examples: int = option(
+        -1, "train on only the first N examples of an epoch (-1: all; 0: only initialize)"
+    )
+    seed: int = option(1, "of the initialization and the shuffling")
+    dtype: str = option("float32", "of the parameters", choices=("float32", "float64"))
+    shuffle: bool = option(False, "visit the examples of each epoch in random order")
+    init_bias: str = option(
+        "zero", "output biases start at zero or at the log unigram probabilities", choices=("zero", "unigram")
+    )
+    collectives: str = option(
+        "auto",
+        "one: one Allreduce per update; two: denominators first; paper: maximum, denominators, gradients; auto: measure",
+        choices=("auto", "one", "two", "paper"),
+    )
+    threads: int = option(1, "threads of each rank, for large slices")
+    reproducible: bool = option(False, "bitwise the same model for every number of ranks (slower)")
+
+    def __post_init__(self) -> None:
+        require(self.batch >= 1, f"--batch {self.batch}: give 1 or more")
+        require(self.lr > 0, f"--lr {self.lr}: give a positive number")
+        require(self.lr_decay >= 0, f"--lr-decay {self.lr_decay}: give 0 or more")
+        require(self.weight_decay >= 0, f"--weight-decay {self.weight_decay}: give 0 or more")
+        require(
+            self.batch * self.lr * self.weight_decay < 1,
+            "--batch x --lr x --weight-decay must stay below 1: an update would flip every weight's sign",
+        )
+        require(self.epochs >= 1, f"--epochs {self.epochs}: give 1 or more")
+        require(self.patience >= 0, f"--patience {self.patience}: give 0 or more")
+        require(self.max_examples >= -1, f"--max-examples {self.max_examples}: give 0 or more")
+        require(self.seed >= 0, f"--seed {self.seed}: give 0 or more")
+        require(self.threads >= 1, f"--threads {self.threads}: give 1 or more")
+        check_choices(self)
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """What a run writes, where and how often."""
+
+    out: str = option("", "folder of the run (default: run-<date>-<time>)")
+    resume: bool = option(False, "continue the run in --out from its checkpoint")
+    checkpoint_every: str = option("10m", "updates (500), seconds (30s) or minutes (10m) between checkpoints")
+    evaluate: bool = option(True, "evaluate on the validation part after each epoch and on test at the end")
+    log_every: float = option(5.0, "seconds between log lines")
+    json: bool = option(False, "print the summary as one JSON object on standard output")
+
+    def __post_init__(self) -> None:
+        parse_interval(self.checkpoint_every)
+        require(self.log_every > 0, f"--log-every {self.log_every}: give a positive number of seconds")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run."""
+
+    corpus: CorpusConfig = CorpusConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    output: OutputConfig = OutputConfig()
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Plain dictionaries, lists and numbers, ready for YAML or JSON."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], source: str = "configuration") -> "Config":
+        """Build from :meth:`to_dict`'s output; missing keys take their defaults."""
+        require(isinstance(data, dict), f"{source}: expected sections {list(SECTIONS)}")
+        unknown = set(data) - set(SECTIONS)
+        require(not unknown, f"{source}: {unknown_name(sorted(unknown, key=str)[0], SECTIONS, 'section')}")
+        return cls(
+            **{
+                name: build_section(SECTIONS[name], data.get(name) or {}, f"{source}, {name}")
+                for name in SECTIONS
+            }
+        )
+
+    def replace(self, **options: Any) -> "Config":
+        """A copy with the named options (of any section) changed."""
+        sections = {}
+        for name, section in SECTIONS.items():
+            mine = {f.name for f in dataclasses.fields(section)} & set(options)
+            sections[name] = dataclasses.replace(getattr(self, name), **{key: options[key] for key in mine})
+        return Config(**sections)
+
+
+SECTIONS: dict[str, type] = {
+    "corpus": CorpusConfig,
+    "model": ModelConfig,
+    "training": TrainingConfig,
+    "output": OutputConfig,
+}
+
+
+def build_section(section: type, data: dict[str, Any], source: str) -> Any:
+    """An instance of a config dataclass from plain data, with types checked."""
+    require(isinstance(data, dict), f"{source}: expected options and their values")
+    fields = {f.name: f for f in dataclasses.fields(section)}
+    values = {}
+    for key, value in data.items():
+        require(key in fields, f"{source}: {unknown_name(str(key), fields, 'option')}")
+        values[key] = coerce(fields[key], value, source)
+    return section(**values)
+
+
+def coerce(fld: dataclasses.Field, value: Any, source: str) -> Any:
+    """``value`` in the field's type, or a :class:`UserError` that names the option."""
+    kind = type(fld.default)
+    if kind is tuple:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(str(item) for item in items)
+    if kind is float and isinstance(value, (int, str)) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML reads 1e-3 as a string
+        except ValueError:
+            pass
+    require(
+        isinstance(value, kind) and (kind is bool or not isinstance(value, bool)),
+        f"{source}: {fld.name} must be a {kind.__name__}, not {value!r}",
+    )
+    return value
+
+
+def check_choices(config: Any) -> None:
+    """Refuse a value outside a field's choices, naming the nearest."""
+    for fld in dataclasses.fields(config):
+        choices, value = fld.metadata.get("choices"), getattr(config, fld.name)
+        if choices and value not in choices:
+            raise UserError(f"--{fld.name.replace('_', '-')}: {unknown_name(value, choices, 'choice')}")
+
+
+def unknown_name(name: str, known: Any, kind: str) -> str:
+    """A message for a name that is not known, with the nearest ones."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+    return f"unknown {kind} {name!r}; {hint}"
+
+
+def parse_interval(text: str) -> tuple[float, str]:
+    """``"500"`` is (500, "updates"), ``"30s"`` (30, "seconds"), ``"10m"`` (600, "seconds")."""
+    unit = {"s": 1.0, "m": 60.0}.get(text[-1:])
+    try:
+        amount = float(text[:-1]) * unit if unit else float(int(text))
+    except ValueError:
+        amount = 0.0
+    require(
+        0 < amount < float("inf"),
+        f"--checkpoint-every {text!r}: give updates (500), seconds (30s) or minutes (10m)",
+    )
+    return amount, "seconds" if unit else "updates"
+
+
+def _table1(order: int, hidden: int, features: int, direct: bool) -> dict[str, Any]:
+    """A network of Table 1 with the settings of section 4."""
+    return dict(
+        order=order,
+        hidden=hidden,
+        features=features,
+        direct=direct,
+        batch=1,
+        lr=1e-3,
+        lr_decay=1e-8,
+        weight_decay=1e-4,
+        epochs=10 if direct else 20,
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "mlp1": _table1(5, 50, 60, True),
+    "mlp3": _table1(5, 0, 60, True),
+    "mlp5": _table1(5, 50, 30, True),
+    "mlp7": _table1(3, 50, 30, True),
+    "mlp9": _table1(5, 100, 30, False),
+    "ap": dict(
+        order=6,
+        hidden=60,
+        features=100,
+        direct=True,
+        batch=1,
+        lr=1e-3,
+        lr_decay=1e-8,
+        weight_decay=1e-5,
+        epochs=5,
+        treatment="ap",
+    ),
+    "small": dict(
+        order=4,
+        hidden=50,
+        features=30,
+        direct=False,
+        batch=16,
+        lr=0.02,
+        lr_decay=1e-6,
+        weight_decay=1e-4,
+        epochs=8,
+        shuffle=True,
+        init_bias="unigram",
+    ),
+}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The options that a preset sets."""
+    if name not in PRESETS:
+        raise UserError(f"--preset: {unknown_name(name, PRESETS, 'preset')}")
+    return dict(PRESETS[name])
+
+
+def read_yaml(path: str | Path) -> Config:
+    """A :class:`Config` from a YAML file as written by :func:`write_yaml`."""
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--config {path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"--config {path}: not a YAML file: {' '.join(str(error).split())}") from error
+    return Config.from_dict({} if data is None else data, f"--config {path}")
+
+
+def write_yaml(path: str | Path, config: Config, header: str = "") -> None:
+    """Write ``config`` so that ``--config PATH`` runs it again."""
+    text = yaml.safe_dump(config.to_dict(), sort_keys=False)
+    Path(path).write_text("".join(f"# {line}\n" for line in header.splitlines()) + text, encoding="utf-8")
