@@ -119,7 +119,8 @@ class TrainingConfig:
     )
     collectives: str = option(
         "auto",
-        "one: one Allreduce per update; two: denominators first; paper: maximum, denominators, gradients; auto: measure",
+        "one: one Allreduce per update; two: denominators first; paper: maximum, denominators, "
+        "gradients; auto: measure",
         choices=("auto", "one", "two", "paper"),
     )
     threads: int = option(1, "threads of each rank, for large slices")
@@ -162,10 +163,10 @@ class OutputConfig:
 class Config:
     """A whole run."""
 
-    corpus: CorpusConfig = CorpusConfig()
-    model: ModelConfig = ModelConfig()
-    training: TrainingConfig = TrainingConfig()
-    output: OutputConfig = OutputConfig()
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain dictionaries, lists and numbers, ready for YAML or JSON."""
@@ -175,8 +176,9 @@ class Config:
     def from_dict(cls, data: dict[str, Any], source: str = "configuration") -> "Config":
         """Build from :meth:`to_dict`'s output; missing keys take their defaults."""
         require(isinstance(data, dict), f"{source}: expected sections {list(SECTIONS)}")
-        unknown = set(data) - set(SECTIONS)
-        require(not unknown, f"{source}: {unknown_name(sorted(unknown, key=str)[0], SECTIONS, 'section')}")
+        for name in data:
+            if name not in SECTIONS:
+                raise UserError(f"{source}: {unknown_name(str(name), SECTIONS, 'section')}")
         return cls(
             **{
                 name: build_section(SECTIONS[name], data.get(name) or {}, f"{source}, {name}")
@@ -207,7 +209,8 @@ def build_section(section: type, data: dict[str, Any], source: str) -> Any:
     fields = {f.name: f for f in dataclasses.fields(section)}
     values = {}
     for key, value in data.items():
-        require(key in fields, f"{source}: {unknown_name(str(key), fields, 'option')}")
+        if key not in fields:
+            raise UserError(f"{source}: {unknown_name(str(key), fields, 'option')}")
         values[key] = coerce(fields[key], value, source)
     return section(**values)
 
