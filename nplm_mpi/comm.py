@@ -1,0 +1,263 @@
+"""Communication between ranks: the one module that imports mpi4py.
+
+Everything that talks to other ranks takes a :class:`Comm` as a parameter.  A
+:class:`Comm` of one rank works without any MPI library (:func:`serial`).
+Calls, bytes and seconds are counted per collective.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nplm_mpi.errors import UserError
+
+Result = TypeVar("Result")
+
+# MPI counts are 32-bit; larger arrays travel in pieces of this many bytes.
+PIECE = 1 << 28
+
+# What each launcher calls the number of tasks it started.
+TASKS_IN_ENVIRONMENT = (
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "PMIX_SIZE",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+)
+
+
+@dataclass
+class Traffic:
+    """What one kind of collective has cost this rank so far."""
+
+    calls: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+class Comm:
+    """A group of ranks.
+
+    All methods except :meth:`send`, :meth:`receive` and :meth:`abort` are
+    collective: every rank of the group calls them in the same order.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm or None
+        None makes a group of one that needs no MPI.
+
+    Attributes
+    ----------
+    rank, size : int
+    traffic : dict of str to Traffic
+        Counters per kind of collective.
+    """
+
+    def __init__(self, mpi: Any = None) -> None:
+        self.mpi = mpi
+        self.rank: int = mpi.rank if mpi else 0
+        self.size: int = mpi.size if mpi else 1
+        self.traffic: dict[str, Traffic] = {}
+
+    @property
+    def is_root(self) -> bool:
+        """True on rank 0."""
+        return self.rank == 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent in collectives so far, waiting for slower ranks included."""
+        return sum(traffic.seconds for traffic in self.traffic.values())
+
+    def _count(self, kind: str, size: int, start: float) -> None:
+        traffic = self.traffic.setdefault(kind, Traffic())
+        traffic.calls += 1
+        traffic.bytes += size
+        traffic.seconds += time.perf_counter() - start
+
+    def allreduce_sum(self, array: np.ndarray) -> None:
+        """Replace ``array`` (contiguous) by its sum over the ranks, the same on all."""
+        self._allreduce("allreduce_sum", array)
+
+    def allreduce_max(self, array: np.ndarray) -> None:
+        """Replace ``array`` (contiguous) by its elementwise maximum over the ranks."""
+        self._allreduce("allreduce_max", array)
+
+    def _allreduce(self, kind: str, array: np.ndarray) -> None:
+        if self.size == 1:
+            return
+        start = time.perf_counter()
+        operation = MPI.SUM if kind == "allreduce_sum" else MPI.MAX
+        if array.nbytes <= PIECE:
+            self.mpi.Allreduce(MPI.IN_PLACE, array, operation)
+        else:
+            flat = array.reshape(-1)
+            step = PIECE // array.itemsize
+            for begin in range(0, flat.size, step):
+                self.mpi.Allreduce(MPI.IN_PLACE, flat[begin : begin + step], operation)
+        self._count(kind, array.nbytes, start)
+
+    def start_allreduce_sum(self, array: np.ndarray) -> Callable[[], None]:
+        """Begin :meth:`allreduce_sum` and return the function that completes it."""
+        if self.size == 1:
+            return lambda: None
+        start = time.perf_counter()
+        request = self.mpi.Iallreduce(MPI.IN_PLACE, array, MPI.SUM)
+        self._count("allreduce_sum", array.nbytes, start)
+
+        def finish() -> None:
+            start = time.perf_counter()
+            request.Wait()
+            self.traffic["allreduce_sum"].seconds += time.perf_counter() - start
+
+        return finish
+
+    def bcast(self, value: Result | None = None, root: int = 0) -> Result:
+        """A picklable value of ``root``, on all ranks."""
+        if self.size == 1:
+            return value  # type: ignore[return-value]
+        start = time.perf_counter()
+        value = self.mpi.bcast(value, root)
+        self._count("bcast", 0, start)
+        return value  # type: ignore[return-value]
+
+    def bcast_array(self, array: np.ndarray, root: int = 0) -> None:
+        """Overwrite ``array`` (contiguous) by that of ``root``."""
+        if self.size == 1:
+            return
+        start = time.perf_counter()
+        flat = array.reshape(-1)
+        step = PIECE // array.itemsize
+        for begin in range(0, flat.size, step):
+            self.mpi.Bcast(flat[begin : begin + step], root)
+        self._count("bcast", array.nbytes, start)
+
+    def allgather(self, value: Result) -> list[Result]:
+        """The picklable values of all ranks, in rank order, on all ranks."""
+        if self.size == 1:
+            return [value]
+        start = time.perf_counter()
+        values = self.mpi.allgather(value)
+        self._count("allgather", 0, start)
+        return values
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        if self.size > 1:
+            self.mpi.Barrier()
+
+    def on_root(self, function: Callable[..., Result], *args: Any) -> Result:
+        """``function(*args)`` of rank 0, its result or its exception, on all ranks.
+
+        The result must be picklable.  One broadcast.  A :class:`UserError` is
+        raised on all ranks as collective, so that each can leave by itself.
+        """
+        outcome: tuple[bool, Any] | None = None
+        if self.is_root:
+            try:
+                outcome = True, function(*args)
+            except UserError as error:
+                outcome = False, str(error)
+            except BaseException:
+                if self.size == 1:
+                    raise
+                self.fail()
+        succeeded, value = self.bcast(outcome)  # type: ignore[misc]
+        if succeeded:
+            return value
+        error = UserError(value)
+        error.collective = True
+        raise error
+
+    def send(self, array: np.ndarray, destination: int) -> None:
+        """Send a contiguous array to one rank, which calls :meth:`receive`."""
+        flat = array.reshape(-1)
+        step = PIECE // array.itemsize
+        for begin in range(0, flat.size, step):
+            self.mpi.Send(flat[begin : begin + step], destination)
+
+    def receive(self, array: np.ndarray, source: int) -> None:
+        """Fill a contiguous array with what ``source`` sends."""
+        flat = array.reshape(-1)
+        step = PIECE // array.itemsize
+        for begin in range(0, flat.size, step):
+            self.mpi.Recv(flat[begin : begin + step], source)
+
+    def split(self, color: int, key: int = 0) -> "Comm":
+        """The group of the ranks with the same ``color``, ordered by ``key``."""
+        return Comm(self.mpi.Split(color, key)) if self.mpi else Comm()
+
+    def split_by_node(self) -> "Comm":
+        """The group of the ranks that share this rank's memory."""
+        return Comm(self.mpi.Split_type(MPI.COMM_TYPE_SHARED)) if self.mpi else Comm()
+
+    def fail(self) -> None:
+        """Print the current exception and end all ranks with exit code 1; not collective."""
+        import sys
+        import traceback
+
+        print(
+            f"rank {self.rank} of {self.size} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True
+        )
+        self.abort(1)
+
+    def abort(self, code: int) -> None:
+        """End all ranks at once with an exit code; not collective, does not return."""
+        if self.size > 1:
+            self.mpi.Abort(code)
+        os._exit(code)
+
+
+MPI: Any = None
+
+
+def _load_mpi() -> Any:
+    """Import and initialize MPI on first use, so that one process can do without."""
+    global MPI
+    if MPI is None:
+        import mpi4py
+
+        # Only the main thread communicates; the lower level is the faster one.
+        mpi4py.rc.thread_level = "funneled"
+        from mpi4py import MPI as module
+
+        MPI = module
+    return MPI
+
+
+def serial() -> Comm:
+    """A group of one, without MPI."""
+    return Comm()
+
+
+def tasks_started() -> tuple[str, int] | None:
+    """The launcher's variable and its number of tasks, or None without a launcher."""
+    for name in TASKS_IN_ENVIRONMENT:
+        if os.environ.get(name, "").isdigit():
+            return name, int(os.environ[name])
+    return None
+
+
+def world() -> Comm:
+    """All ranks that the launcher started, or a group of one without a launcher.
+
+    Raises
+    ------
+    UserError
+        If the MPI library cannot be loaded under a launcher.
+    """
+    launched = tasks_started()
+    try:
+        mpi = _load_mpi()
+    except (ImportError, RuntimeError) as error:
+        if launched is None or launched[1] == 1:
+            return serial()
+        raise UserError(
+            f"MPI cannot be loaded ({' '.join(str(error).split())}): install one with "
+            "pip install 'nplm-mpi[mpi]' or load the cluster's MPI module"
+        ) from error
+    return Comm(mpi.COMM_WORLD)

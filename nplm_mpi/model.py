@@ -1,0 +1,253 @@
+"""The parameter-parallel algorithm of section 3.2, to be read beside the paper.
+
+Each rank owns some rows of O = [b | U | W] and does the small computation with C, H
+and d as all others do.  :meth:`Model.update` is one update from K examples:
+pure kernels, and between them the collectives.
+
+Where this differs in form, not in result, from the page in the paper:
+
+* One Allreduce.  The forward pass over the own units already yields
+  sum_j exp(y_j - Q) [U_j | W_j], from which the gradient follows once the
+  denominator S is known.  So S, the target's y and both parts of the gradient
+  travel together.  Q is not this update's maximum but the last one's log S; where
+  that turns out too far off, all ranks see it in S and repeat with the maximum.
+* 2(a) waits.  b, U and W are changed by the next forward pass, which reads them
+  anyway; :meth:`Model.flush` does it for anyone who looks from outside.
+* ``collectives="paper"`` is the paper's own schedule: maximum, sums, gradients.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from nplm_mpi import kernels
+from nplm_mpi.comm import Comm
+from nplm_mpi.parameters import Parameters, aligned_rows
+
+# Denominators outside this range lose digits or overflow: take the true maximum for Q.
+RANGE_OF_S = {np.dtype(np.float32): (1e-25, 1e25), np.dtype(np.float64): (1e-200, 1e200)}
+# Weights are multiplied out when their common scale has shrunk to this.
+SMALLEST_SCALE = 0.5
+# Examples that log_prob works on at a time.
+CHUNK = 512
+
+
+@dataclass
+class Workspace:
+    """The arrays of one update of K examples; the letters are those of the kernels' legend."""
+
+    x: np.ndarray
+    a: np.ndarray
+    z: np.ndarray
+    dz: np.ndarray
+    do: np.ndarray
+    dx: np.ndarray
+    step: np.ndarray
+    Q: np.ndarray
+    log_p: np.ndarray
+    payload: np.ndarray
+    sums: np.ndarray
+    N: np.ndarray
+    R: np.ndarray
+
+    @classmethod
+    def allocate(cls, K: int, h: int, inputs: int, D: int, dtype: np.dtype) -> "Workspace":
+        # What one Allreduce carries lies side by side: sums | N | R.
+        payload = np.zeros(2 * K * (1 + D), dtype)
+        sums, N, R = np.split(payload, [2 * K, 2 * K + K * D])
+        return cls(
+            x=np.zeros((K, inputs), dtype),
+            a=np.zeros((K, h), dtype),
+            z=aligned_rows(K, D, dtype),
+            dz=np.zeros((K, D), dtype),
+            do=np.zeros((K, h), dtype),
+            dx=np.zeros((K, inputs), dtype),
+            step=aligned_rows(K, D, dtype),
+            Q=np.zeros(K, dtype),
+            log_p=np.zeros(K),
+            payload=payload,
+            sums=sums.reshape(K, 2),
+            N=N.reshape(K, D),
+            R=R.reshape(K, D),
+        )
+
+
+class Model:
+    """The network of section 2 on the ranks of ``comm``.
+
+    Parameters
+    ----------
+    comm : Comm
+    parameters : Parameters
+    batch : int
+        Largest number of examples per call, K.
+    decay : float
+        Weight decay per example.
+    collectives : {"one", "two", "paper"}
+        How many Allreduce per update: 1, 2 (denominators, then gradients) or the
+        paper's 3 (maximum first).
+
+    Attributes
+    ----------
+    Q : float
+        The last update's mean log S, natural; nan before the first one.
+    """
+
+    def __init__(
+        self, comm: Comm, parameters: Parameters, batch: int = 1, decay: float = 0.0, collectives: str = "one"
+    ) -> None:
+        self.comm, self.parameters, self.batch = comm, parameters, batch
+        self.decay, self.collectives = decay, collectives
+        self.Q = float("nan")
+        self._E = np.zeros((parameters.stop - parameters.start, batch), parameters.dtype)
+        self._pending: np.ndarray | None = None  # the step that O has yet to take
+        self._nothing = aligned_rows(1, parameters.shape.columns, parameters.dtype)
+        self._workspaces: dict[int, Workspace] = {}
+        self._output_units = kernels.output_units if batch > 1 else kernels.output_units_of_one
+
+    def update(self, contexts: np.ndarray, words: np.ndarray, rate: float) -> np.ndarray:
+        """One step of gradient ascent on the log likelihood of K examples.
+
+        Parameters
+        ----------
+        contexts : (K, n-1) int32 array
+            The nearest word first; -1 stands for no word.
+        words : (K,) int32 array
+            The words to predict.
+        rate : float
+            eps.
+
+        Returns
+        -------
+        (K,) float64 array
+            log P(w_t | context) before the update, natural logarithms, the same on
+            all ranks.  The next call overwrites it.
+
+        Notes
+        -----
+        Collective: one Allreduce of 2 K (1 + D) numbers; with "two" one of 2 K and one
+        of K D, with "paper" one of K before them.  Where Q has to be corrected, the
+        maximum and the sums once more.
+        """
+        p = self.parameters
+        w = self._workspace(len(words))
+        direct, c = p.shape.direct, p.dtype.type(p.scale)
+        own_words = words - np.int32(p.start)
+        eps, shrunk = p.dtype.type(rate), p.scale * (1 - len(words) * rate * self.decay)
+        eps_over_c = p.dtype.type(rate / shrunk)
+
+        # Forward
+        kernels.look_up_features(p.C, contexts, c, w.x)  # 1(a)
+        kernels.hidden_units(p.H, p.d, w.x, c, w.a)  # 1(b)
+        kernels.output_inputs(w.a, w.x, direct, c, w.z)
+        self._forward_outputs(w, own_words)  # 1(c), 1(d)
+        self.Q = kernels.log_likelihood(w.sums, w.Q, w.log_p)  # 1(e), 1(f)
+
+        # Backward
+        kernels.output_gradient(w.sums, w.N, w.R, w.dz)  # 2(a)
+        if self.collectives != "one":
+            self.comm.allreduce_sum(w.dz)  # 2(b)
+        kernels.output_step(
+            w.sums, w.z, own_words, eps, p.dtype.type(rate / shrunk / p.scale), self._E, w.step
+        )
+        self._pending = w.step  # 2(a)'s b, W, U wait for the next forward pass
+        kernels.hidden_gradient(p.H, w.a, w.x, w.dz, direct, c, w.do, w.dx)  # 2(c)
+        kernels.ascend_hidden(p.H, p.d, w.x, w.do, eps, eps_over_c)
+        kernels.ascend_features(p.C, contexts, w.dx, eps_over_c)  # 2(d)
+
+        p.scale = shrunk
+        if shrunk < SMALLEST_SCALE:
+            self.flush()
+            p.fold_scale()
+        return w.log_p
+
+    def _forward_outputs(self, w: Workspace, own_words: np.ndarray) -> None:
+        """1(c) and 1(d), repeated with the true maximum where Q was too far from it."""
+        p, D = self.parameters, self.parameters.shape.columns
+        if self.collectives == "paper" or math.isnan(self.Q):
+            self._find_maximum(w)
+        else:
+            w.Q.fill(self.Q)
+        step = self._take_step()
+        self._output_units(p.O, D, self._E, step, w.z, w.Q, own_words, w.sums, w.N, w.R)  # 1(c)
+        self._sum_over_ranks(w)  # 1(d)
+        if not kernels.in_range(w.sums, *RANGE_OF_S[p.dtype]):
+            self._find_maximum(w)
+            self._output_units(p.O, D, self._E, self._take_step(), w.z, w.Q, own_words, w.sums, w.N, w.R)
+            self._sum_over_ranks(w)
+
+    def _take_step(self) -> np.ndarray:
+        """The step that the next pass over O has to make: the pending one, once, or none."""
+        step, self._pending = self._pending, None
+        if step is None and self.batch == 1:
+            self._E.fill(0)  # the kernel for one example always steps
+            return self._nothing[:1]
+        return self._nothing[:0] if step is None else step
+
+    def _sum_over_ranks(self, w: Workspace) -> None:
+        self.comm.allreduce_sum(w.payload if self.collectives == "one" else w.sums)
+
+    def _find_maximum(self, w: Workspace) -> None:
+        """The paper's Q = max_j y_j. Collective: one Allreduce."""
+        self.flush()
+        kernels.largest_outputs(self.parameters.O, self.parameters.shape.columns, w.z, w.Q)
+        self.comm.allreduce_max(w.Q)
+
+    def flush(self) -> None:
+        """Let the pending change of b, U and W through; not collective.
+
+        The result of later updates is the same, to the bit, whether and when this is
+        called.
+        """
+        if self._pending is not None:
+            apply = kernels.apply_step if self.batch > 1 else kernels.apply_step_of_one
+            apply(self.parameters.O, self.parameters.shape.columns, self._E, self._take_step())
+
+    def log_prob(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """log P(w | context) of many examples, natural logarithms.
+
+        Parameters
+        ----------
+        contexts : (N, n-1) int32 array
+        words : (N,) int32 array
+
+        Returns
+        -------
+        (N,) float64 array, the same on all ranks.
+
+        Notes
+        -----
+        Collective: two Allreduce (maximum and sums) per ``CHUNK`` examples.
+        """
+        self.flush()
+        p = self.parameters
+        D, direct, c = p.shape.columns, p.shape.direct, p.dtype.type(p.scale)
+        log_p = np.empty(len(words))
+        for first in range(0, len(words), CHUNK):
+            part = slice(first, min(first + CHUNK, len(words)))
+            w = self._workspace(part.stop - part.start)
+            kernels.look_up_features(p.C, contexts[part], c, w.x)
+            kernels.hidden_units(p.H, p.d, w.x, c, w.a)
+            kernels.output_inputs(w.a, w.x, direct, c, w.z)
+            sums = np.empty((len(w.Q), 2))
+            w.Q[:] = self.Q if self.Q == self.Q else 0.0
+            kernels.output_scores(p.O, D, w.z, w.Q, words[part] - np.int32(p.start), sums)
+            self.comm.allreduce_sum(sums)
+            if not kernels.in_range(sums, *RANGE_OF_S[p.dtype]):
+                self._find_maximum(w)
+                kernels.output_scores(p.O, D, w.z, w.Q, words[part] - np.int32(p.start), sums)
+                self.comm.allreduce_sum(sums)
+            kernels.log_likelihood(sums, w.Q, w.log_p)
+            log_p[part] = w.log_p
+        return log_p
+
+    def _workspace(self, K: int) -> Workspace:
+        if K not in self._workspaces:
+            p = self.parameters
+            if len(self._workspaces) > 8:
+                self._workspaces.clear()
+            self._workspaces[K] = Workspace.allocate(
+                K, p.shape.hidden, p.shape.inputs, p.shape.columns, p.dtype
+            )
+        return self._workspaces[K]

@@ -1,0 +1,121 @@
+"""The network's parameters, a rank's share of them, and their initialization."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from nplm_mpi.config import ModelConfig
+from nplm_mpi.partition import Partition
+
+# Rows are drawn in blocks of this many, each from a random stream of its own, so
+# that a row's initial value does not depend on who owns it.
+BLOCK = 4096
+# Which random stream belongs to which tensor.
+STREAMS = {"C": 0, "H": 1, "O": 2}
+# The output bias of the boundary symbol, which is never predicted: exp(-1e4) is exactly 0.
+NEVER = -1e4
+
+
+class Parameters:
+    """C, H, d on every rank and this rank's rows of O = [b | U | W] (section 2).
+
+    Parameters
+    ----------
+    shape : ModelConfig
+    V : int
+        Size of the vocabulary.
+    partition : Partition
+        How the rows of O are dealt to the ranks.
+    rank : int
+    dtype : {"float32", "float64"}
+
+    Attributes
+    ----------
+    C : (V, m) array
+    H : (h, (n-1)m) array
+    d : (h,) array
+    O : (rows, >= D) array
+        Rows padded with zeros to a multiple of 64 bytes.
+    scale : float
+        c: the true C, H, U and W are c times what the arrays hold; b and d are as
+        they stand.  See the legend of :mod:`nplm_mpi.kernels`.
+    """
+
+    def __init__(self, shape: ModelConfig, V: int, partition: Partition, rank: int, dtype: str) -> None:
+        self.shape, self.V, self.partition, self.rank = shape, V, partition, rank
+        self.dtype = np.dtype(dtype)
+        self.start, self.stop = partition.start(rank), partition.stop(rank)
+        self.C = np.zeros((V, shape.features), self.dtype)
+        self.H = np.zeros((shape.hidden, shape.inputs), self.dtype)
+        self.d = np.zeros(shape.hidden, self.dtype)
+        self.O = aligned_rows(self.stop - self.start, shape.columns, self.dtype)
+        self.scale = 1.0
+
+    def initialize(self, seed: int, log_unigram: np.ndarray | None = None, never: int | None = None) -> None:
+        """Fill with random weights, the same for every number of ranks.
+
+        Parameters
+        ----------
+        seed : int
+        log_unigram : (V,) array, optional
+            Initial output biases, natural logarithms; zeros if not given.
+        never : int, optional
+            A word that is never predicted (the boundary symbol).
+        """
+        shape = self.shape
+        self.scale = 1.0
+        for start, rows in random_rows(seed, "C", 0, self.V, shape.features):
+            self.C[start : start + len(rows)] = rows * 0.1
+        for start, rows in random_rows(seed, "H", 0, shape.hidden, shape.inputs):
+            self.H[start : start + len(rows)] = rows / np.sqrt(max(shape.inputs, 1))
+        self.d[:] = 0
+        for start, rows in random_rows(seed, "O", self.start, self.stop, shape.columns - 1):
+            mine = slice(start - self.start, start - self.start + len(rows))
+            self.O[mine, 1 : shape.columns] = rows / np.sqrt(shape.columns - 1)
+        self.b[:] = 0 if log_unigram is None else log_unigram[self.start : self.stop]
+        if never is not None and self.start <= never < self.stop:
+            self.b[never - self.start] = NEVER
+
+    @property
+    def b(self) -> np.ndarray:
+        """Own output biases, a view (rows,)."""
+        return self.O[:, 0]
+
+    @property
+    def U(self) -> np.ndarray:
+        """Own hidden-to-output weights divided by ``scale``, a view (rows, h)."""
+        return self.O[:, 1 : 1 + self.shape.hidden]
+
+    @property
+    def W(self) -> np.ndarray:
+        """Own direct weights divided by ``scale``, a view (rows, (n-1)m), or (rows, 0)."""
+        return self.O[:, 1 + self.shape.hidden : self.shape.columns]
+
+    def fold_scale(self) -> None:
+        """Multiply the scale into the weights, leaving it 1: a pass over all of them."""
+        factor = self.dtype.type(self.scale)
+        self.C *= factor
+        self.H *= factor
+        self.O[:, 1:] *= factor
+        self.scale = 1.0
+
+
+def aligned_rows(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:
+    """Zeros (rows, columns rounded up so that each row starts at a cache line)."""
+    per_line = 64 // dtype.itemsize
+    width = -(-columns // per_line) * per_line
+    buffer = np.zeros(rows * width + per_line, dtype)
+    offset = -buffer.ctypes.data % 64 // dtype.itemsize
+    return buffer[offset : offset + rows * width].reshape(rows, width)
+
+
+def random_rows(
+    seed: int, tensor: str, start: int, stop: int, columns: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Rows start..stop of an endless matrix uniform in [-1, 1): (first row, block of rows) pairs."""
+    for block in range(start // BLOCK, -(-stop // BLOCK)):
+        stream = np.random.Philox(np.random.SeedSequence([seed, STREAMS[tensor], block]))
+        first, last = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)
+        # Draw from the block's first row on: a stream cannot be entered in the middle.
+        rows = np.random.Generator(stream).uniform(-1, 1, (last - block * BLOCK, columns))
+        yield first, rows[first - block * BLOCK :]
