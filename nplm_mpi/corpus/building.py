@@ -1,0 +1,146 @@
+"""Word types and their counts become a vocabulary and a table from types to ids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nplm_mpi.config import CorpusConfig
+from nplm_mpi.corpus.text import LINE_END
+from nplm_mpi.corpus.treatment import symbols, treat
+from nplm_mpi.corpus.vocabulary import BOS, EOS, UNK, Vocabulary, arrange, read_vocabulary_file
+from nplm_mpi.errors import UserError
+
+EOS_TYPE = LINE_END.decode("ascii")
+
+
+@dataclass(frozen=True)
+class TypeCounts:
+    """All word types of a corpus, in the order of first appearance.
+
+    Attributes
+    ----------
+    words : list of str
+        Type 0 stands for the end of a sentence.
+    train, used : ndarray of int64
+        Tokens of each type in the training part, and in all parts together.
+    """
+
+    words: list[str]
+    train: np.ndarray
+    used: np.ndarray
+
+
+def reserved_words(text: str, treatment: str, allow_unk: bool) -> tuple[str, ...]:
+    """Symbols that must not stand in a training text."""
+    boundary = (BOS, EOS) if text == "sentences" else ()
+    return (() if allow_unk else (UNK,)) + boundary + symbols(treatment)
+
+
+def build_vocabulary(types: TypeCounts, config: CorpusConfig, text: str) -> tuple[Vocabulary, np.ndarray]:
+    """Decide which words are kept.
+
+    Returns
+    -------
+    vocabulary : Vocabulary
+    table : ndarray of int32, shape (number of types,)
+        Id of each type.
+
+    Raises
+    ------
+    UserError
+        If every word is rare.
+    """
+    forms = [treat(word, config.treatment) for word in types.words]
+    forms[0] = (EOS, None)
+    counted = types.train if config.vocabulary_from == "train" else types.used
+    if config.vocabulary:
+        kept = given_words(config.vocabulary, text)
+    else:
+        kept = frequent_words(forms, counted.tolist(), config)
+    targets = [resolve(form, otherwise, kept) for form, otherwise in forms]
+    if text == "sentences":
+        targets[0] = EOS
+
+    train: dict[str, int] = dict.fromkeys(kept, 0)
+    merged = sentences = 0
+    for target, count in zip(targets, types.train.tolist(), strict=True):
+        if target == UNK:
+            merged += count
+        elif target == EOS and text == "sentences":
+            sentences += count
+        else:
+            train[target] += count
+    if not any(train.values()):
+        raise UserError(nothing_left(types, config))
+
+    used = types.used.tolist()
+    has_unk = bool(config.vocabulary) or any(
+        target == UNK and used[i] > 0 for i, target in enumerate(targets)
+    )
+    words, counts = arrange(train, merged if has_unk else None, sentences if text == "sentences" else None)
+    ids = {word: i for i, word in enumerate(words)}
+    # Type 0 does not occur in a stream; types outside the used parts may have no id.
+    table = np.array([ids.get(target, -1) for target in targets], np.int32)
+    return Vocabulary(words, counts), table
+
+
+def resolve(form: str, otherwise: str | None, kept: set[str]) -> str:
+    """The entry that a word's form becomes."""
+    if form in kept:
+        return form
+    return otherwise if otherwise in kept else UNK  # type: ignore[return-value]
+
+
+def given_words(path: str, text: str) -> set[str]:
+    """Ordinary words of a vocabulary file."""
+    reserved = {UNK, BOS, EOS} if text == "sentences" else {UNK}
+    return set(read_vocabulary_file(path)) - reserved
+
+
+def frequent_words(
+    forms: Sequence[tuple[str, str | None]], counts: Sequence[int], config: CorpusConfig
+) -> set[str]:
+    """The words that are seen often enough.
+
+    A capitalised form counts for its lower-case word only where the text also writes that word in
+    lower case (:mod:`nplm_mpi.corpus.treatment`).
+    """
+    common = {
+        form for (form, otherwise), count in zip(forms, counts, strict=True) if otherwise is None and count
+    }
+    totals: dict[str, int] = {}
+    names = set(symbols(config.treatment))
+    for (form, otherwise), count in list(zip(forms, counts, strict=True))[1:]:
+        word = form if otherwise is None or form in common else otherwise
+        totals[word] = totals.get(word, 0) + count
+    totals.pop(UNK, None)
+    kept = {
+        word
+        for word, count in totals.items()
+        if count >= max(config.min_count, 1) or (word in names and count)
+    }
+    if config.treatment == "ap":
+        # Capitalised tokens of words that turn out rare are names, by the rule for scoring.
+        kept |= {name for form, name in forms if name and form in common and form not in kept}
+    if 0 < config.vocabulary_size < len(kept):
+        kept = set(
+            sorted(kept, key=lambda word: (word not in names, -totals.get(word, 0), word))[
+                : config.vocabulary_size
+            ]
+        )
+    return kept
+
+
+def nothing_left(types: TypeCounts, config: CorpusConfig) -> str:
+    """Why no word of the training part is in the vocabulary."""
+    n = int(np.count_nonzero(types.train[1:]))
+    if config.vocabulary:
+        return (
+            f"--vocabulary {config.vocabulary}: none of its words occurs in the training part ({n:,} types)"
+        )
+    return (
+        f"--min-count {config.min_count}: every word of the training part is rare (none of its {n:,} types "
+        f"is seen {config.min_count} times), so nothing is left to learn; give a smaller --min-count or "
+        "more text"
+    )

@@ -1,0 +1,214 @@
+"""Folders that are made once, completely or not at all, and checked before use."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+import uuid
+import warnings
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from nplm_mpi.errors import UserError
+
+SEAL = "corpus.json"  # written last: names every other file with its size and digest
+SAMPLE = 1 << 20
+STALE_SECONDS = 2 * 86400
+
+
+def cache_folder() -> Path:
+    """``$NPLM_MPI_CACHE``, or ``nplm_mpi`` in ``$XDG_CACHE_HOME`` or ``~/.cache``; made if missing.
+
+    Where the last two cannot be written (a read-only home), a folder for this user in the
+    system's temporary folder, with a warning.
+
+    Raises
+    ------
+    UserError
+        If ``$NPLM_MPI_CACHE`` is set and cannot be written.
+    """
+    named = os.environ.get("NPLM_MPI_CACHE")
+    if named:
+        problem = unwritable(Path(named))
+        if problem:
+            raise UserError(f"$NPLM_MPI_CACHE {named}: {problem}; name a folder that can be written")
+        return Path(named).absolute()
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(home).absolute() / "nplm_mpi"
+    problem = unwritable(folder)
+    if not problem:
+        return folder
+    spare = Path(tempfile.gettempdir()) / f"nplm_mpi-{os.getuid()}"
+    again = unwritable(spare, private=True)
+    if again:
+        raise UserError(
+            f"no folder for the prepared corpus: {folder}: {problem}; {spare}: {again}; set $NPLM_MPI_CACHE"
+        )
+    warnings.warn(f"{folder}: {problem}; using {spare} (set $NPLM_MPI_CACHE to choose)", stacklevel=2)
+    return spare
+
+
+def unwritable(folder: Path, private: bool = False) -> str:
+    """Why nothing can be written into ``folder``; empty if it can. Makes the folder."""
+    try:
+        folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+        if private and (folder.is_symlink() or folder.stat().st_uid != os.getuid()):
+            return "belongs to somebody else"
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def file_identity(paths: Sequence[Path]) -> list[list[Any]]:
+    """Absolute path, size and time of change (ns) of each file."""
+    identity = []
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+        identity.append([str(path.absolute()), status.st_size, status.st_mtime_ns])
+    return identity
+
+
+def make_folder(root: Path, name: str, recipe: dict[str, Any], fill: Callable[[Path], None]) -> Path:
+    """The folder for ``recipe`` below ``root``, filled by ``fill(folder)`` unless it is there.
+
+    ``fill`` ends with :func:`write_seal`. Of several processes that fill at once the first to
+    finish wins, and the others use its folder.
+
+    Raises
+    ------
+    UserError
+        If the disk is full or the folder cannot be written; whatever ``fill`` raises.
+    """
+    key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60].strip(".-") or "text"
+    folder = root / "corpora" / f"{slug}-{key}"
+    if is_sound(folder):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        sweep(folder.parent)
+        fresh = Path(tempfile.mkdtemp(prefix=f".new-{os.getpid()}-", dir=folder.parent))
+        try:
+            fill(fresh)
+            fresh.chmod(0o755)
+            sync_folder(fresh)
+            settle(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise UserError(
+            f"{root}: the prepared corpus cannot be written: {error.strerror or error}; set $NPLM_MPI_CACHE "
+            "to a folder with space"
+        ) from error
+    return folder
+
+
+def settle(fresh: Path, folder: Path) -> None:
+    """Rename ``fresh`` to ``folder``, unless a sound one stands there; a damaged one is removed."""
+    for _ in range(10):
+        try:
+            fresh.rename(folder)
+            return
+        except OSError:
+            if not folder.exists():
+                raise
+        if is_sound(folder):
+            return
+        damaged = folder.with_name(f".old-{uuid.uuid4().hex}")
+        try:
+            folder.rename(damaged)
+        except FileNotFoundError:
+            continue  # another process was faster
+        shutil.rmtree(damaged, ignore_errors=True)
+    raise UserError(f"{folder}: keeps being damaged by another program; remove it by hand")
+
+
+def sweep(parent: Path) -> None:
+    """Remove what killed processes left behind days ago."""
+    for pattern in (".new-*", ".old-*"):
+        for left in parent.glob(pattern):
+            try:
+                if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+            except OSError:
+                continue
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` and see it onto the disk."""
+    with open(path, "wb") as file:
+        file.write(data)
+        sync(file)
+
+
+def sync(file: IO[bytes]) -> None:
+    """See what was written to ``file`` onto the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """See a folder's entries onto the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some network file systems cannot; renaming is still all or nothing
+    finally:
+        os.close(handle)
+
+
+def write_seal(folder: Path, content: dict[str, Any]) -> None:
+    """Write ``corpus.json``: ``content``, and size and digest of every other file."""
+    files = {path.name: [path.stat().st_size, digest(path)] for path in sorted(folder.iterdir())}
+    write_bytes(folder / SEAL, json.dumps({**content, "files": files}, indent=1).encode("utf-8"))
+
+
+def read_seal(folder: Path) -> dict[str, Any] | None:
+    """The content of ``corpus.json``; None if it is missing or a file has another size."""
+    try:
+        seal = json.loads((folder / SEAL).read_bytes())
+        if all((folder / name).stat().st_size == size for name, (size, _) in seal["files"].items()):
+            return seal
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None
+
+
+def is_sound(folder: Path) -> bool:
+    """Whether all files of ``folder`` have the size and digest that its seal names."""
+    seal = read_seal(folder)
+    try:
+        return seal is not None and all(
+            digest(folder / name) == crc for name, (_, crc) in seal["files"].items()
+        )
+    except OSError:
+        return False
+
+
+def digest(path: Path) -> int:
+    """CRC-32 of a file; of a file over 64 MiB, that of 64 pieces of 1 MiB spread over it.
+
+    So checking a large corpus takes no longer than a small one's; damage that copying or a full
+    disk does to a file changes its size or whole stretches of it.
+    """
+    size = path.stat().st_size
+    spread = size > 64 * SAMPLE
+    crc = 0
+    with open(path, "rb") as file:
+        for i in range(64):
+            if spread:
+                file.seek((size - SAMPLE) * i // 63)
+            piece = file.read(SAMPLE)
+            crc = zlib.crc32(piece, crc)
+    return crc

@@ -1,0 +1,142 @@
+"""Any text as ids of an existing vocabulary, for scoring and evaluation.
+
+Nothing is refused here but bytes that are no text: unknown words become ``<unk>`` (-1 where the
+vocabulary has none; such a word has probability zero), and so do literal ``<unk>``, ``<s>`` and
+``</s>``. No token is ever lost.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from nplm_mpi.corpus.building import reserved_words
+from nplm_mpi.corpus.text import WordNumbers, number_words, read_blocks, tokenise
+from nplm_mpi.corpus.treatment import treat
+from nplm_mpi.corpus.vocabulary import EOS, Vocabulary
+from nplm_mpi.errors import UserError
+
+
+class EncodedLine(NamedTuple):
+    """One line of text.
+
+    Attributes
+    ----------
+    tokens : ndarray of int32
+        Ids of the words, then that of ``</s>`` in sentence mode.
+    words : list of str
+        As they stand in the text.
+    unknown : list of str
+        The out-of-vocabulary ones among them, in order.
+    """
+
+    tokens: np.ndarray
+    words: list[str]
+    unknown: list[str]
+
+
+class Encoder:
+    """Looks up words of a text.
+
+    Parameters
+    ----------
+    vocabulary : Vocabulary
+    treatment : {"none", "ap"}
+        The one that the vocabulary was made with.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, treatment: str = "none") -> None:
+        self.vocabulary = vocabulary
+        self.treatment = treatment
+        mode = "stream" if vocabulary.bos is None else "sentences"
+        self.reserved = frozenset(reserved_words(mode, treatment, allow_unk=False))
+        self._remembered: dict[str, tuple[int, bool]] = {}
+
+    def __call__(self, word: str) -> tuple[int, bool]:
+        """Id of a word of text, and whether the vocabulary knows the word."""
+        found = self._remembered.get(word)
+        if found is None:
+            found = self._remembered[word] = self._look_up(word)
+        return found
+
+    def _look_up(self, word: str) -> tuple[int, bool]:
+        unknown = -1 if self.vocabulary.unk is None else self.vocabulary.unk
+        if word in self.reserved:
+            return unknown, False
+        for form in treat(word, self.treatment):
+            if form is not None and form in self.vocabulary and form not in self.vocabulary.reserved:
+                return self.vocabulary.index(form), True
+        return unknown, False
+
+
+def encode_lines(
+    lines: Iterable[str], vocabulary: Vocabulary, treatment: str = "none", *, eos: bool = True
+) -> Iterator[EncodedLine]:
+    """Lines of text, one result per line, blank lines included.
+
+    Parameters
+    ----------
+    lines : iterable of str
+        As :func:`nplm_mpi.corpus.text.iter_lines` yields them.
+    vocabulary : Vocabulary
+    treatment : {"none", "ap"}
+        The one that the vocabulary was made with.
+    eos : bool
+        Whether ``</s>`` ends each line's tokens, where the vocabulary has it.
+    """
+    encoder = Encoder(vocabulary, treatment)
+    ending = [vocabulary.eos] if eos and vocabulary.eos is not None else []
+    for line in lines:
+        words = tokenise(line)
+        found = [encoder(word) for word in words]
+        tokens = np.array([i for i, _ in found] + ending, np.int32)
+        unknown = [word for word, (_, known) in zip(words, found, strict=True) if not known]
+        yield EncodedLine(tokens, words, unknown)
+
+
+def encode_files(
+    paths: Sequence[str | Path], vocabulary: Vocabulary, text: str, treatment: str = "none"
+) -> tuple[np.ndarray, Counter[str]]:
+    """Text files as one array of ids, read as a corpus's parts are.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        Plain or gzip.
+    vocabulary : Vocabulary
+    text : {"stream", "sentences"}
+        In sentence mode each line that is not blank ends with ``</s>``.
+    treatment : {"none", "ap"}
+
+    Returns
+    -------
+    tokens : ndarray of int32
+    unknown : Counter
+        The out-of-vocabulary words and how often each occurs.
+
+    Raises
+    ------
+    UserError
+        If a file cannot be read, is not text, or all are without a word.
+    """
+    sentences = text == "sentences"
+    if sentences and vocabulary.eos is None:
+        raise ValueError("a vocabulary without </s> cannot encode sentences")
+    numbers = WordNumbers()
+    found = [ids for path in paths for ids in number_words(read_blocks(path), numbers, sentences)]
+    if not found:
+        raise UserError(f"{' '.join(map(str, paths))}: holds no word (an empty file or blank lines only)")
+    words = np.concatenate(found)
+    counts = np.bincount(words, minlength=len(numbers))
+    encoder = Encoder(vocabulary, treatment)
+    table = np.empty(len(numbers), np.int32)
+    unknown: Counter[str] = Counter()
+    for i, word in enumerate(numbers.words()):
+        table[i], known = encoder(word)
+        if not known and i > 0:
+            unknown[word] = int(counts[i])
+    if sentences:
+        table[0] = vocabulary.index(EOS)
+    return table[words], unknown

@@ -1,0 +1,320 @@
+"""A corpus is tokenized once into a folder of the cache; all processes of a machine map it.
+
+The folder holds ``tokens.npy`` (int32 ids of all parts, one after the other), ``vocabulary.txt``
+(a word per line), ``counts.npy`` and ``corpus.json`` (everything else). It is written beside its
+place and renamed, so that a reader sees all of it or nothing, and its name tells what it was made
+from: the options, and each file's path, size and time of change.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nplm_mpi.config import CorpusConfig
+from nplm_mpi.corpus import cache
+from nplm_mpi.corpus.building import TypeCounts, build_vocabulary, reserved_words
+from nplm_mpi.corpus.sources import Source, file_source, find_source
+from nplm_mpi.corpus.splits import PARTS, cut, move_to_sentence_ends, parse_split
+from nplm_mpi.corpus.text import WordNumbers, number_words
+from nplm_mpi.corpus.vocabulary import UNK, Vocabulary
+from nplm_mpi.errors import UserError
+
+FORMAT = 1  # to be raised whenever the same text would give other tokens
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text as tokens, read from the prepared folder.
+
+    Attributes
+    ----------
+    name : str
+    text : str
+        "stream" or "sentences".
+    vocabulary : Vocabulary
+    tokens : ndarray of int32, shape (T,), read-only, mapped from the file
+        All parts one after the other. In sentence mode each sentence is its words and ``</s>``;
+        ``<s>`` is not stored.
+    parts : dict
+        "train", "valid", "test" to (start, stop) in ``tokens``; empty ones have start == stop.
+    description : dict
+        See :meth:`describe`.
+    """
+
+    name: str
+    text: str
+    vocabulary: Vocabulary
+    tokens: np.ndarray
+    parts: dict[str, tuple[int, int]]
+    description: dict[str, Any]
+
+    def describe(self) -> dict[str, Any]:
+        """What a run reports about its corpus: plain numbers and strings, ready for JSON.
+
+        ``tokens`` are those of all parts, ``types`` the different words before any were merged
+        (after the treatment's symbols they may be fewer), ``vocabulary`` is V.
+        """
+        return dict(self.description)
+
+    def part(self, name: str) -> np.ndarray:
+        """The tokens of a part, a view.
+
+        Raises
+        ------
+        UserError
+            If ``name`` is no part or the part is empty.
+        """
+        start, stop = self.parts.get(name, (0, 0))
+        if start == stop:
+            present = [part for part, (a, b) in self.parts.items() if a < b]
+            raise UserError(f"the corpus {self.name} has no {name} part; it has {', '.join(present)}")
+        return self.tokens[start:stop]
+
+
+def load(config: CorpusConfig) -> Corpus:
+    """:func:`prepare` and :func:`open_prepared` in one, for a single process."""
+    return open_prepared(prepare(config))
+
+
+def prepare(config: CorpusConfig) -> Path:
+    """Tokenize the corpus into the cache unless it is there already.
+
+    Under MPI one process of each machine (or of all, where they share the cache's disk) calls this
+    and the others then call :func:`open_prepared`; it uses no MPI itself. Any number of processes
+    may prepare the same corpus at once. A damaged folder is made anew.
+
+    Returns
+    -------
+    Path
+        The prepared folder.
+
+    Raises
+    ------
+    UserError
+        For everything that is wrong with the text or the options, and for a cache folder that
+        cannot be written.
+    """
+    root = cache.cache_folder()
+    source = find_source(config, root / "nltk_data")
+    if (config.valid or config.test) and config.split:
+        raise UserError("--split and --valid/--test exclude each other: give sizes or files")
+    others = {
+        part: file_source(paths, f"--{part}")
+        for part, paths in (("valid", config.valid), ("test", config.test))
+        if paths
+    }
+    text = source.text if config.text == "auto" else config.text
+    recipe = describe_recipe(config, source, others, text)
+    return cache.make_folder(
+        root, source.name, recipe, lambda folder: build(folder, config, source, others, text, recipe)
+    )
+
+
+def describe_recipe(
+    config: CorpusConfig, source: Source, others: dict[str, Source], text: str
+) -> dict[str, Any]:
+    """Everything that decides what the prepared folder holds."""
+    return {
+        "format": FORMAT,
+        "name": source.name,
+        "text": text,
+        "min_count": config.min_count,
+        "vocabulary_from": config.vocabulary_from,
+        "vocabulary_size": config.vocabulary_size,
+        "vocabulary": cache.file_identity([Path(config.vocabulary)]) if config.vocabulary else None,
+        "treatment": config.treatment,
+        "allow_unk": config.allow_unk,
+        "split": [str(size) for size in parse_split(config.split)] if config.split else list(source.split),
+        "origin": source.origin,
+        "files": cache.file_identity(source.files),
+        "others": {part: cache.file_identity(other.files) for part, other in others.items()},
+    }
+
+
+def build(
+    folder: Path,
+    config: CorpusConfig,
+    source: Source,
+    others: dict[str, Source],
+    text: str,
+    recipe: dict[str, Any],
+) -> None:
+    """Fill ``folder``: number all words, decide on the vocabulary, renumber."""
+    numbers = WordNumbers()
+    refused = reserved_words(text, config.treatment, config.allow_unk)
+    raw = folder / "words.bin"
+    ends = []
+    with open(raw, "wb") as file:
+        for part in (source, *others.values()):
+            for ids in number_words(
+                part.blocks(text == "sentences"), numbers, text == "sentences", refused, advise
+            ):
+                ids.tofile(file)
+            file.flush()
+            ends.append(file.tell() // 4)
+            if ends[-1] == (ends[-2] if len(ends) > 1 else 0):
+                raise UserError(f"{part.origin}: holds no word (an empty file or blank lines only)")
+    words = np.memmap(raw, np.int32, "r")
+    parts, unused = divide(words, ends, config, source, others, text)
+    used = max(stop for _, stop in parts.values())
+    train = count_types(words[: parts["train"][1]], len(numbers))
+    later = count_types(words[parts["train"][1] : used], len(numbers))
+    types = TypeCounts(numbers.words(), train, train + later)
+    vocabulary, table = build_vocabulary(types, config, text)
+    write_tokens(folder / "tokens.npy", words[:used], table)
+    del words
+    raw.unlink()
+    cache.write_bytes(
+        folder / "vocabulary.txt", "".join(f"{word}\n" for word in vocabulary.words).encode("utf-8")
+    )
+    with open(folder / "counts.npy", "wb") as file:
+        np.save(file, vocabulary.counts)
+        cache.sync(file)
+    description = describe(config, source, text, types, vocabulary, table, parts, unused)
+    cache.write_seal(folder, {"recipe": recipe, "parts": parts, "description": description})
+
+
+def advise(word: str) -> str:
+    """What to do about a reserved symbol in a training text."""
+    if word == UNK:
+        return "; replace it, or give --allow-unk if it marks rare words"
+    return (
+        "; replace it" if word.startswith("<n") else "; remove it (sentence ends are added), or give --stream"
+    )
+
+
+def divide(
+    words: np.ndarray,
+    ends: list[int],
+    config: CorpusConfig,
+    source: Source,
+    others: dict[str, Source],
+    text: str,
+) -> tuple[dict[str, tuple[int, int]], int]:
+    """Token positions of the three parts, and how many tokens are in none."""
+    if others:
+        bounds = dict(zip(("train", *others), zip([0, *ends[:-1]], ends, strict=True), strict=True))
+        return {part: bounds.get(part, (ends[-1], ends[-1])) for part in PARTS}, 0
+    split = config.split or source.split
+    sizes = parse_split(split)
+    shown = ",".join(split)
+    cuts = cut(sizes, len(words), shown)
+    if text == "sentences":
+        cuts = move_to_sentence_ends(cuts, words, 0, shown)
+    cuts += [cuts[-1]] * (len(PARTS) - len(cuts))
+    return dict(zip(PARTS, zip([0, *cuts[:-1]], cuts, strict=True), strict=True)), len(words) - cuts[-1]
+
+
+def pieces(words: np.ndarray) -> Iterator[np.ndarray]:
+    """``words`` in pieces that fit in memory."""
+    for start in range(0, len(words), CHUNK):
+        yield np.asarray(words[start : start + CHUNK])
+
+
+def count_types(words: np.ndarray, types: int) -> np.ndarray:
+    """Tokens of each type, int64."""
+    counts = np.zeros(types, np.int64)
+    for piece in pieces(words):
+        part = np.bincount(piece)
+        counts[: len(part)] += part
+    return counts
+
+
+def write_tokens(path: Path, words: np.ndarray, table: np.ndarray) -> None:
+    """Write ``table[words]`` as a .npy file, piece by piece."""
+    header = {"descr": np.dtype(np.int32).str, "fortran_order": False, "shape": words.shape}
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for piece in pieces(words):
+            table[piece].tofile(file)
+        cache.sync(file)
+
+
+def describe(
+    config: CorpusConfig,
+    source: Source,
+    text: str,
+    types: TypeCounts,
+    vocabulary: Vocabulary,
+    table: np.ndarray,
+    parts: dict[str, tuple[int, int]],
+    unused: int,
+) -> dict[str, Any]:
+    """What :meth:`Corpus.describe` gives."""
+    merged = int(types.used[table == vocabulary.unk].sum()) if vocabulary.unk is not None else 0
+    description: dict[str, Any] = {
+        "name": source.name,
+        "origin": source.origin,
+        "text": text,
+        "treatment": config.treatment,
+        "tokens": int(types.used.sum()),
+        "types": int(np.count_nonzero(types.used[1:])),
+        "vocabulary": len(vocabulary),
+        "merged_tokens": merged,
+        "merged_rule": merged_rule(config),
+        "vocabulary_from": "file" if config.vocabulary else config.vocabulary_from,
+        **{part: stop - start for part, (start, stop) in parts.items()},
+        "unused": unused,
+    }
+    if text == "sentences":
+        description["sentences"] = int(types.used[0])
+    return description
+
+
+def merged_rule(config: CorpusConfig) -> str:
+    """Which words became ``<unk>``, in a few words."""
+    if config.vocabulary:
+        return f"words not in {config.vocabulary}"
+    where = "the training part" if config.vocabulary_from == "train" else "the whole corpus"
+    rules = [f"words seen fewer than {config.min_count} times in {where}"] if config.min_count > 1 else []
+    if config.vocabulary_size:
+        rules.append(f"all but the {config.vocabulary_size:,} most frequent words of {where}")
+    if not rules:
+        rules.append("words not in the training part" if config.vocabulary_from == "train" else "none")
+    return "; ".join(rules)
+
+
+def open_prepared(path: str | Path) -> Corpus:
+    """The corpus in a prepared folder; its tokens stay on disk and are mapped.
+
+    Raises
+    ------
+    UserError
+        If the folder is not there (on this machine) or damaged.
+    """
+    folder = Path(path)
+    seal = cache.read_seal(folder)
+    if seal is None:
+        raise UserError(
+            f"{folder}: no prepared corpus there, or a damaged one; the folder of $NPLM_MPI_CACHE must be "
+            f"visible to all ranks (this is {os.uname().nodename})"
+        )
+    words = (folder / "vocabulary.txt").read_bytes().decode("utf-8").split("\n")[:-1]
+    description = seal["description"]
+    return Corpus(
+        name=description["name"],
+        text=description["text"],
+        vocabulary=Vocabulary(words, np.load(folder / "counts.npy")),
+        tokens=np.load(folder / "tokens.npy", mmap_mode="r"),
+        parts={part: (start, stop) for part, (start, stop) in seal["parts"].items()},
+        description=description,
+    )
+
+
+def check_long_enough(corpus: Corpus, order: int) -> None:
+    """Raise :class:`UserError` unless the training part holds at least one example of n = ``order``.
+
+    In a stream that takes n tokens; in sentence mode any token will do.
+    """
+    start, stop = corpus.parts["train"]
+    needed = order if corpus.text == "stream" else 1
+    if stop - start < needed:
+        raise UserError(
+            f"the training part of {corpus.name} has {stop - start} tokens, but --order {order} needs at "
+            f"least {needed}; give more text or a smaller --order"
+        )
