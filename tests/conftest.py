@@ -1,0 +1,38 @@
+"""A time limit for every test, and hypothesis settled so that a run repeats."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+TIME_LIMIT = 180.0
+
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("dev", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", f"time_limit(seconds): fail the test after so long (default {TIME_LIMIT:.0f} s)"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Raise in a test that takes too long, so that a hang is a failure with a traceback."""
+    mark = item.get_closest_marker("time_limit")
+    limit = float(mark.args[0]) if mark else TIME_LIMIT
+
+    def too_long(signum: int, frame: object) -> None:
+        pytest.fail(f"longer than its time limit of {limit:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
