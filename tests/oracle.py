@@ -70,7 +70,8 @@ class Network:
 
     def copy(self) -> "Network":
         """An independent network with the same parameters."""
-        return Network(**{name: None if (t := getattr(self, name)) is None else t.copy() for name in NAMES})
+        W = None if self.W is None else self.W.copy()
+        return Network(self.C.copy(), self.H.copy(), self.d.copy(), self.U.copy(), W, self.b.copy())
 
     def features(self, context: Sequence[int]) -> Array:
         """x: the feature vectors of the context's words, one after the other."""
