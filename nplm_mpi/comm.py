@@ -123,7 +123,7 @@ class Comm:
         start = time.perf_counter()
         value = self.mpi.bcast(value, root)
         self._count("bcast", 0, start)
-        return value  # type: ignore[return-value]
+        return value
 
     def bcast_array(self, array: np.ndarray, root: int = 0) -> None:
         """Overwrite ``array`` (contiguous) by that of ``root``."""
@@ -166,12 +166,12 @@ class Comm:
                 if self.size == 1:
                     raise
                 self.fail()
-        succeeded, value = self.bcast(outcome)  # type: ignore[misc]
+        succeeded, value = self.bcast(outcome)
         if succeeded:
             return value
-        error = UserError(value)
-        error.collective = True
-        raise error
+        failure = UserError(value)
+        failure.collective = True
+        raise failure
 
     def send(self, array: np.ndarray, destination: int) -> None:
         """Send a contiguous array to one rank, which calls :meth:`receive`."""

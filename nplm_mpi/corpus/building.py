@@ -89,7 +89,7 @@ def resolve(form: str, otherwise: str | None, kept: set[str]) -> str:
     """The entry that a word's form becomes."""
     if form in kept:
         return form
-    return otherwise if otherwise in kept else UNK  # type: ignore[return-value]
+    return otherwise if otherwise in kept else UNK
 
 
 def given_words(path: str, text: str) -> set[str]:

@@ -4,7 +4,7 @@ import numba
 
 
 @numba.njit(cache=True)
-def fill_contexts(tokens, positions, order, bos, eos, out):  # type: ignore[no-untyped-def]
+def fill_contexts(tokens, positions, order, bos, eos, out):
     """Write the contexts of ``positions`` into ``out``, the nearest word first (section 1).
 
     Parameters
