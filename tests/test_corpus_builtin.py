@@ -15,10 +15,11 @@ from nplm_mpi.corpus.python_docs import read_python_docs
 from nplm_mpi.errors import UserError
 
 MINI = Path(__file__).parent / "data" / "H09_brown_mini"
-MINI_WORDS = (  # 31 tokens
+TEXT = (
     "The half-mile took 1-1/2 or 2-1/4 minutes , he said . `` Ink and/or paper ? ? '' "
     "Yes -- both ; ; A Heading Last one . Second file ."
-).split()
+)
+MINI_WORDS = TEXT.split()  # 31
 
 
 @pytest.fixture(autouse=True)

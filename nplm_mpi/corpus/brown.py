@@ -134,11 +134,11 @@ def read_brown(path: Path, sentences: bool) -> Iterator[Block]:
                 raise UserError(
                     f"{name}, line {number}: {token!r} is not word/tag; this is not the Brown corpus"
                 )
-            if words and not in_paragraph:
-                if not sentences:
-                    lines.append(PARAGRAPH_MARK if paragraphs else TEXT_MARK)
+            begins, in_paragraph = bool(words) and not in_paragraph, bool(words)
+            if begins:
+                # On the same line, so that line numbers in messages stay right.
+                words = words if sentences else [PARAGRAPH_MARK if paragraphs else TEXT_MARK, *words]
                 paragraphs += 1
-            in_paragraph = bool(words)
             lines.append(b" ".join(words))
         yield Block(LF.join(lines) + LF, name, 1)
 

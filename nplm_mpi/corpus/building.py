@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -111,7 +112,7 @@ def frequent_words(
     }
     totals: dict[str, int] = {}
     names = set(symbols(config.treatment))
-    for (form, otherwise), count in list(zip(forms, counts, strict=True))[1:]:
+    for (form, otherwise), count in islice(zip(forms, counts, strict=True), 1, None):
         word = form if otherwise is None or form in common else otherwise
         totals[word] = totals.get(word, 0) + count
     totals.pop(UNK, None)

@@ -20,6 +20,7 @@ from nplm_mpi.corpus.building import TypeCounts, build_vocabulary, reserved_word
 from nplm_mpi.corpus.sources import Source, file_source, find_source
 from nplm_mpi.corpus.splits import PARTS, cut, move_to_sentence_ends, parse_split
 from nplm_mpi.corpus.text import WordNumbers, number_words
+from nplm_mpi.corpus.treatment import SYMBOLS
 from nplm_mpi.corpus.vocabulary import UNK, Vocabulary
 from nplm_mpi.errors import UserError
 
@@ -103,6 +104,8 @@ def prepare(config: CorpusConfig) -> Path:
     source = find_source(config, root / "nltk_data")
     if (config.valid or config.test) and config.split:
         raise UserError("--split and --valid/--test exclude each other: give sizes or files")
+    if config.vocabulary and config.vocabulary_size:
+        raise UserError("--vocabulary and --vocabulary-size exclude each other: shorten the file instead")
     others = {
         part: file_source(paths, f"--{part}")
         for part, paths in (("valid", config.valid), ("test", config.test))
@@ -183,9 +186,9 @@ def advise(word: str) -> str:
     """What to do about a reserved symbol in a training text."""
     if word == UNK:
         return "; replace it, or give --allow-unk if it marks rare words"
-    return (
-        "; replace it" if word.startswith("<n") else "; remove it (sentence ends are added), or give --stream"
-    )
+    if word in SYMBOLS:
+        return "; replace it: --treatment ap writes it for numbers and names"
+    return "; remove it (sentence ends are added), or give --stream to keep it as a word"
 
 
 def divide(

@@ -259,13 +259,11 @@ def number_words(
         data = block.data.replace(LF, b" \0 ") if sentences else block.data
         words = data.split()
         ids = np.fromiter(map(numbers.__getitem__, words), np.int32, len(words))
-        for word in watched:
-            if word in numbers:
-                text = word.decode("utf-8")
-                raise UserError(
-                    f"{block.source}, line {line_of(word, block)}: the reserved symbol {text} stands in the "
-                    f"text{advice(text)}"
-                )
+        if not numbers.keys().isdisjoint(watched):
+            line, text = min((line_of(word, block), word.decode()) for word in watched if word in numbers)
+            raise UserError(
+                f"{block.source}, line {line}: the reserved symbol {text} stands in the text{advice(text)}"
+            )
         if sentences and len(ids):
             ends = ids == 0
             after_end = np.concatenate(([previous == 0], ends[:-1]))
