@@ -110,7 +110,9 @@ def test_brown_is_found_unpacked_in_the_folders_of_nltk_data(place, tmp_path, mo
 
 
 def test_the_papers_split_does_not_fit_a_small_brown_and_the_numbers_say_so():
-    with pytest.raises(UserError, match=r"800000,200000,rest: asks for 1,000,000 tokens, but .* has 36"):
+    with pytest.raises(
+        UserError, match=r"800000,200000,rest .the default.: asks for 1,000,000 tokens, but .* has 36"
+    ):
         load(mini_config(split=()))
 
 

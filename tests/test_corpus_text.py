@@ -248,7 +248,10 @@ def test_a_short_sentence_is_long_enough_for_any_order(tmp_path):
 
 def test_one_token_cannot_be_split(tmp_path):
     message = refused(write(tmp_path / "one.txt", "word\n"), text="stream", split=())
-    assert "--split 0.8,0.1,rest: leaves the valid part without a token of the corpus's 1" in message
+    assert (
+        "--split 0.8,0.1,rest (the default): leaves the valid part without a token of the corpus's 1"
+        in message
+    )
 
 
 # Reserved symbols

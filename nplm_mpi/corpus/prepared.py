@@ -25,7 +25,7 @@ from nplm_mpi.corpus.vocabulary import UNK, Vocabulary
 from nplm_mpi.errors import UserError
 
 FORMAT = 1  # to be raised whenever the same text would give other tokens
-CHUNK = 1 << 20
+PIECE = 1 << 18  # tokens held in memory at a time
 
 
 @dataclass(frozen=True)
@@ -162,15 +162,13 @@ def build(
             ends.append(file.tell() // 4)
             if ends[-1] == (ends[-2] if len(ends) > 1 else 0):
                 raise UserError(f"{part.origin}: holds no word (an empty file or blank lines only)")
-    words = np.memmap(raw, np.int32, "r")
-    parts, unused = divide(words, ends, config, source, others, text)
+    parts, unused = divide(np.memmap(raw, np.int32, "r"), ends, config, source, others, text)
     used = max(stop for _, stop in parts.values())
-    train = count_types(words[: parts["train"][1]], len(numbers))
-    later = count_types(words[parts["train"][1] : used], len(numbers))
+    train = count_types(raw, 0, parts["train"][1], len(numbers))
+    later = count_types(raw, parts["train"][1], used, len(numbers))
     types = TypeCounts(numbers.words(), train, train + later)
     vocabulary, table = build_vocabulary(types, config, text)
-    write_tokens(folder / "tokens.npy", words[:used], table)
-    del words
+    write_tokens(folder / "tokens.npy", raw, used, table)
     raw.unlink()
     cache.write_bytes(
         folder / "vocabulary.txt", "".join(f"{word}\n" for word in vocabulary.words).encode("utf-8")
@@ -201,39 +199,42 @@ def divide(
 ) -> tuple[dict[str, tuple[int, int]], int]:
     """Token positions of the three parts, and how many tokens are in none."""
     if others:
-        bounds = dict(zip(("train", *others), zip([0, *ends[:-1]], ends, strict=True), strict=True))
-        return {part: bounds.get(part, (ends[-1], ends[-1])) for part in PARTS}, 0
-    split = config.split or source.split
-    sizes = parse_split(split)
-    shown = ",".join(split)
-    cuts = cut(sizes, len(words), shown)
-    if text == "sentences":
-        cuts = move_to_sentence_ends(cuts, words, 0, shown)
-    cuts += [cuts[-1]] * (len(PARTS) - len(cuts))
+        at = dict(zip(("train", *others), ends, strict=True))
+        cuts = [at["train"], at.get("valid", at["train"]), ends[-1]]
+    else:
+        split = config.split or source.split
+        shown = ",".join(split) + ("" if config.split else " (the default)")
+        cuts = cut(parse_split(split), len(words), shown)
+        if text == "sentences":
+            cuts = move_to_sentence_ends(cuts, words, 0, shown)
+        cuts += [cuts[-1]] * (len(PARTS) - len(cuts))
     return dict(zip(PARTS, zip([0, *cuts[:-1]], cuts, strict=True), strict=True)), len(words) - cuts[-1]
 
 
-def pieces(words: np.ndarray) -> Iterator[np.ndarray]:
-    """``words`` in pieces that fit in memory."""
-    for start in range(0, len(words), CHUNK):
-        yield np.asarray(words[start : start + CHUNK])
+def pieces(path: Path, start: int, stop: int, size: int = PIECE) -> Iterator[np.ndarray]:
+    """int32 numbers ``start`` to ``stop`` of a raw file, in pieces that fit in memory."""
+    with open(path, "rb") as file:
+        file.seek(4 * start)
+        for at in range(start, stop, size):
+            yield np.fromfile(file, np.int32, min(size, stop - at))
 
 
-def count_types(words: np.ndarray, types: int) -> np.ndarray:
-    """Tokens of each type, int64."""
+def count_types(path: Path, start: int, stop: int, types: int) -> np.ndarray:
+    """Tokens of each type between two positions of a raw file, int64."""
     counts = np.zeros(types, np.int64)
-    for piece in pieces(words):
+    # Pieces grow with the number of types, or adding up their counts would take the time.
+    for piece in pieces(path, start, stop, max(PIECE, types)):
         part = np.bincount(piece)
         counts[: len(part)] += part
     return counts
 
 
-def write_tokens(path: Path, words: np.ndarray, table: np.ndarray) -> None:
-    """Write ``table[words]`` as a .npy file, piece by piece."""
-    header = {"descr": np.dtype(np.int32).str, "fortran_order": False, "shape": words.shape}
+def write_tokens(path: Path, raw: Path, stop: int, table: np.ndarray) -> None:
+    """Write ``table[number]`` for the first ``stop`` numbers of a raw file as a .npy file."""
+    header = {"descr": np.dtype(np.int32).str, "fortran_order": False, "shape": (stop,)}
     with open(path, "wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
-        for piece in pieces(words):
+        for piece in pieces(raw, 0, stop):
             table[piece].tofile(file)
         cache.sync(file)
 
