@@ -6,7 +6,9 @@ Calls, bytes and seconds are counted per collective.
 """
 
 import os
+import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -42,8 +44,8 @@ class Traffic:
 class Comm:
     """A group of ranks.
 
-    All methods except :meth:`send`, :meth:`receive` and :meth:`abort` are
-    collective: every rank of the group calls them in the same order.
+    Methods are collective unless they say otherwise: every rank of the group calls
+    them in the same order.
 
     Parameters
     ----------
@@ -173,19 +175,21 @@ class Comm:
         failure.collective = True
         raise failure
 
-    def send(self, array: np.ndarray, destination: int) -> None:
-        """Send a contiguous array to one rank, which calls :meth:`receive`."""
-        flat = array.reshape(-1)
-        step = PIECE // array.itemsize
+    def send_rows(self, rows: np.ndarray, destination: int) -> None:
+        """Send an array to one rank, which calls :meth:`recv_rows`; not collective."""
+        flat = np.ascontiguousarray(rows).reshape(-1)
+        step = PIECE // flat.itemsize
         for begin in range(0, flat.size, step):
             self.mpi.Send(flat[begin : begin + step], destination)
 
-    def receive(self, array: np.ndarray, source: int) -> None:
-        """Fill a contiguous array with what ``source`` sends."""
-        flat = array.reshape(-1)
-        step = PIECE // array.itemsize
+    def recv_rows(self, source: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """The array that ``source`` sends with :meth:`send_rows`; not collective."""
+        rows = np.empty(shape, dtype)
+        flat = rows.reshape(-1)
+        step = PIECE // flat.itemsize
         for begin in range(0, flat.size, step):
             self.mpi.Recv(flat[begin : begin + step], source)
+        return rows
 
     def split(self, color: int, key: int = 0) -> "Comm":
         """The group of the ranks with the same ``color``, ordered by ``key``."""
@@ -197,9 +201,6 @@ class Comm:
 
     def fail(self) -> None:
         """Print the current exception and end all ranks with exit code 1; not collective."""
-        import sys
-        import traceback
-
         print(
             f"rank {self.rank} of {self.size} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True
         )

@@ -36,9 +36,12 @@ class CorpusConfig:
     )
     text: str = option(
         "auto",
-        "stream: contexts run across lines; sentences: one sentence per line, with boundary "
-        "symbols; auto: streams for the built-in corpora, sentences for other files",
+        "how text is read: stream, sentences, or auto (streams for the built-in corpora)",
         choices=("auto", "stream", "sentences"),
+        flags={
+            "--stream": ("stream", "one continuous stream: contexts run across lines"),
+            "--sentences": ("sentences", "a sentence per line, between boundary symbols"),
+        },
     )
     min_count: int = option(4, "words seen fewer times than this are merged into <unk>")
     vocabulary_from: str = option(
@@ -52,7 +55,7 @@ class CorpusConfig:
         choices=("none", "ap"),
     )
     split: tuple[str, ...] = option(
-        (), "sizes of train, valid, test: token counts, fractions of 1, or 'rest'"
+        (), "sizes of train, valid, test: token counts, fractions of 1, or 'rest'", separator=","
     )
     valid: tuple[str, ...] = option((), "validation text files, instead of a split")
     test: tuple[str, ...] = option((), "test text files, instead of a split")

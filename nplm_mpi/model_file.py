@@ -1,0 +1,116 @@
+"""From a model on several ranks to one file and back."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nplm_mpi import checkpoint
+from nplm_mpi.checkpoint import Sliced, Whole
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import Config
+from nplm_mpi.corpus import Vocabulary
+from nplm_mpi.model import Model
+from nplm_mpi.parameters import Parameters
+from nplm_mpi.partition import Partition
+
+# What training["stored_..."] holds where weights carry a common scale: the arrays
+# themselves, so that a resumed run continues to the bit.
+STORED = ("C", "H", "U", "W")
+
+
+def save_model(
+    path: Path, model: Model, vocabulary: Vocabulary, config: Config, training: dict[str, Any] | None = None
+) -> int:
+    """Write a model, or with ``training`` a checkpoint. Collective; returns the file's bytes.
+
+    Raises
+    ------
+    checkpoint.SaveError, checkpoint.NonFiniteError
+        On all ranks.
+    """
+    model.flush()
+    p = model.parameters
+    c = p.dtype.type(p.scale)
+    state = None
+    if training is not None:
+        state = {**training, "scale": p.scale, "Q": None if math.isnan(model.Q) else model.Q}
+        if p.scale != 1:
+            state |= {
+                f"stored_{name}": array
+                for name, array in _arrays(p, p.dtype.type(1)).items()
+                if name in STORED
+            }
+    return checkpoint.save(
+        path,
+        model.comm,
+        _arrays(p, c),
+        vocabulary.words,
+        vocabulary.counts,
+        config.to_dict(),
+        state,
+        keep_previous=training is not None,
+    )
+
+
+def _arrays(p: Parameters, c: Any) -> dict[str, Whole | Sliced]:
+    """The parameters in the paper's shapes; the weights c times what is stored."""
+
+    def rows(part: np.ndarray, factor: Any) -> Sliced:
+        return Sliced(p.V, p.start, p.stop, lambda lo, hi: factor * part[lo - p.start : hi - p.start])
+
+    one = p.dtype.type(1)
+    arrays: dict[str, Whole | Sliced] = {"C": Whole(c * p.C), "H": Whole(c * p.H), "d": Whole(p.d)}
+    arrays["U"] = rows(p.U, c)
+    if p.shape.direct:
+        arrays["W"] = rows(p.W, c)
+    arrays["b"] = rows(p.b, one)
+    return arrays
+
+
+def load_model(
+    path: Path | str,
+    comm: Comm,
+    batch: int = 1,
+    decay: float = 0.0,
+    collectives: str = "one",
+    verify: bool = True,
+) -> tuple[Model, Vocabulary, checkpoint.Model]:
+    """The model in a file, its rows dealt to the ranks of ``comm``. Collective.
+
+    Returns
+    -------
+    model : Model
+    vocabulary : Vocabulary
+    file : checkpoint.Model
+        Open; its ``training`` and ``config`` tell the rest.
+
+    Raises
+    ------
+    UserError
+        If the file is missing, damaged or not a model; the same on all ranks.
+    """
+    comm.on_root(lambda: checkpoint.open_model(path, verify=verify).close())
+    file = checkpoint.open_model(path)
+    shape, V = file.config.model, len(file.vocabulary_words)
+    parameters = Parameters(shape, V, Partition(V, comm.size), comm.rank, file.config.training.dtype)
+    model = Model(comm, parameters, batch, decay, collectives)
+    read_into(model, file)
+    return model, Vocabulary(file.vocabulary_words, file.counts), file
+
+
+def read_into(model: Model, file: checkpoint.Model) -> None:
+    """Overwrite the model's parameters by those of an open file. Not collective."""
+    p, state = model.parameters, file.training or {}
+    model.flush()
+    p.scale = state.get("scale", 1.0)
+    q = state.get("Q")
+    model.Q = math.nan if q is None else q
+    for name, target, start in (
+        ("C", p.C, 0), ("H", p.H, 0), ("d", p.d, 0),
+        ("U", p.U, p.start), ("W", p.W, p.start), ("b", p.b, p.start),
+    ):  # fmt: skip
+        stored = f"training/stored_{name}"
+        if target.size:
+            file.read_into(stored if p.scale != 1 and name in STORED else name, start, target)

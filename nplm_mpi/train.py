@@ -1,0 +1,187 @@
+"""python -m nplm_mpi.train: train a network, on all ranks that mpirun starts."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numba
+
+from nplm_mpi import __version__, checkpoint, cli
+from nplm_mpi.arguments import Parser, add_config_options, build_config
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import Config, write_yaml
+from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
+from nplm_mpi.display import Display, duration, number, print_table
+from nplm_mpi.errors import UserError
+from nplm_mpi.model import Model
+from nplm_mpi.model_file import load_model
+from nplm_mpi.parameters import Parameters
+from nplm_mpi.partition import Partition
+from nplm_mpi.training import State, Training, final_evaluation, unigram_log_probs
+
+EXAMPLES = """
+mpirun -n 2 python -m nplm_mpi.train
+mpirun -n 40 python -m nplm_mpi.train --preset mlp9 --corpus brown --out runs/mlp9
+python -m nplm_mpi.train --corpus text.txt --order 4 --hidden 100 --batch 16 --lr 0.02
+"""
+
+
+def main(comm: Comm, argv: Sequence[str]) -> None:
+    """Train as the arguments say. Collective."""
+    started = time.perf_counter()
+    with cli.same_on_all_ranks():
+        parser = Parser("train", "Train a neural probabilistic language model.", EXAMPLES)
+        add_config_options(parser)
+        config = build_config(parser.parse_args(argv), default_preset="small")
+        check_cores(comm, config.training.threads)
+    out = comm.on_root(make_folder, config, comm.size)
+    corpus = open_on_all(comm, config)
+    with cli.same_on_all_ranks():
+        check_long_enough(corpus, config.model.order)
+    model, state = start_or_resume(comm, config, corpus, out)
+    if comm.is_root:
+        write_yaml(
+            out / "config.yaml", config, f"nplm_mpi {__version__}, python -m nplm_mpi.train --config THIS"
+        )
+
+    total = config.training.epochs * max(len_of_epoch(config, corpus), 1)
+    with Display(total, comm.is_root) as display:
+        for line in describe(comm, config, corpus):
+            display.say(line)
+        training = Training(config, corpus, model, out, state, display)
+        ready = time.perf_counter()
+        state = training.run()
+        trained = time.perf_counter() - ready
+    results: dict[str, Any] = {}
+    if config.output.evaluate and config.training.max_examples != 0:
+        results = final_evaluation(training, lambda: checkpoint.open_model(out / "best.h5"))
+    summary = {
+        "parameters": config.model.count_parameters(len(corpus.vocabulary)),
+        "epochs": state.epoch,
+        "best_epoch": state.best_epoch,
+        "examples": state.examples,
+        "train_perplexity": state.history[state.best_epoch - 1]["train_perplexity"]
+        if state.history
+        else None,
+        **results,
+        "words_per_second": state.examples / trained if trained > 0 else 0.0,
+        "seconds_starting": ready - started,
+        "seconds_training": trained,
+        "seconds_communication": comm.seconds,
+        "ranks": comm.size,
+        "out": str(out),
+    }
+    if comm.is_root:
+        show(summary, config.output.json)
+
+
+def check_cores(comm: Comm, threads: int) -> None:
+    """Refuse more threads than cores can serve."""
+    cores = len(os.sched_getaffinity(0))
+    if threads > cores:
+        raise UserError(f"--threads {threads}: this process may use {cores} cores; give at most that")
+
+
+def make_folder(config: Config, ranks: int) -> Path:
+    """The run's folder, created; refuses one that holds a run already."""
+    out = Path(config.output.out or time.strftime("run-%Y%m%d-%H%M%S"))
+    if config.output.resume and not config.output.out:
+        raise UserError("--resume: name the run's folder with --out")
+    if (out / "checkpoint.h5").exists() or (out / "config.yaml").exists():
+        if not config.output.resume:
+            raise UserError(
+                f"--out {out}: holds a run already; continue it with --resume or name another folder"
+            )
+    elif config.output.resume:
+        raise UserError(f"--resume: {out} holds no run; check --out, or leave --resume away to start one")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({error.strerror}); name another folder") from error
+    return out
+
+
+def open_on_all(comm: Comm, config: Config) -> Corpus:
+    """The corpus, prepared once and mapped by every rank. Collective."""
+    path = comm.on_root(prepare, config.corpus)
+    # On a node that does not see rank 0's cache, one rank prepares its own.
+    node = comm.split_by_node()
+    if not all(comm.allgather(Path(path).exists())):
+        path = node.on_root(prepare, config.corpus)
+    return open_prepared(path)
+
+
+def start_or_resume(comm: Comm, config: Config, corpus: Corpus, out: Path) -> tuple[Model, State]:
+    """A fresh model and state, or those of the folder's checkpoint. Collective."""
+    settings, V = config.training, len(corpus.vocabulary)
+    if config.output.resume:
+        path, message = comm.on_root(checkpoint.latest_good, out)
+        if message and comm.is_root:
+            print(message, file=sys.stderr)
+        model, _, file = load_model(
+            path, comm, settings.batch, settings.weight_decay, collectives(config), verify=False
+        )
+        with file:
+            saved = file.training or {}
+            return model, State(**{f.name: saved[f.name] for f in fields(State)})
+    parameters = Parameters(config.model, V, Partition(V, comm.size), comm.rank, settings.dtype)
+    log_unigram = unigram_log_probs(corpus.vocabulary.counts) if settings.init_bias == "unigram" else None
+    parameters.initialize(settings.seed, log_unigram, corpus.vocabulary.bos)
+    return Model(comm, parameters, settings.batch, settings.weight_decay, collectives(config)), State()
+
+
+def collectives(config: Config) -> str:
+    """The schedule to use."""
+    return "one" if config.training.collectives == "auto" else config.training.collectives
+
+
+def len_of_epoch(config: Config, corpus: Corpus) -> int:
+    """Examples of an epoch."""
+    start, stop = corpus.parts["train"]
+    limit = config.training.max_examples
+    return stop - start if limit < 0 else min(limit, stop - start)
+
+
+def describe(comm: Comm, config: Config, corpus: Corpus) -> list[str]:
+    """The lines that open a run."""
+    shape, about, V = config.model, corpus.describe(), len(corpus.vocabulary)
+    direct = "with" if shape.direct else "without"
+    parts = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in corpus.parts.items())
+    return [
+        f"corpus {about['name']} as {about['text']}: {about['tokens']:,} tokens ({parts}), "
+        f"{about['types']:,} types, V = {V:,} (merged: {about['merged_rule']})",
+        f"network n={shape.order} m={shape.features} h={shape.hidden} {direct} direct connections: "
+        f"{shape.count_parameters(V):,} parameters, {config.training.dtype}",
+        f"{comm.size} ranks x {config.training.threads} threads on {os.cpu_count()} cores "
+        f"(numba {numba.__version__}); K={config.training.batch}",
+    ]
+
+
+def show(summary: dict[str, Any], as_json: bool) -> None:
+    """The summary, as a table or as one JSON object."""
+    if as_json:
+        print(json.dumps({"perplexity": summary.get("test_perplexity"), **summary}))
+        return
+    rows = [
+        ("parameters", f"{summary['parameters']:,}"),
+        ("epochs", f"{summary['epochs']} (best: {summary['best_epoch']})"),
+        ("train perplexity", number(summary["train_perplexity"])),
+        ("valid perplexity", number(summary.get("valid_perplexity"))),
+        ("test perplexity", number(summary.get("test_perplexity"))),
+        ("speed", f"{summary['words_per_second']:,.0f} words/s, {duration(summary['seconds_training'])}"),
+        ("communication", f"{summary['seconds_communication'] / max(summary['seconds_training'], 1e-9):.1%}"),
+        ("files", f"{summary['out']}/best.h5, checkpoint.h5, metrics.jsonl, config.yaml"),
+    ]
+    print_table("summary", rows)
+
+
+if __name__ == "__main__":
+    cli.run("train", main)
