@@ -82,7 +82,7 @@ class Display:
 
 def print_table(title: str, rows: list[tuple[str, str]], file: Any = None) -> None:
     """Two columns, name and value, on standard output."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column()
     table.add_column(overflow="fold")
     for name, value in rows:
@@ -90,4 +90,5 @@ def print_table(title: str, rows: list[tuple[str, str]], file: Any = None) -> No
     console = Console(file=file or sys.stdout, highlight=False)
     # Where nobody resizes a window, nothing needs to be cut.
     console.width = max(console.width, 100)
+    console.print(title, markup=False)
     console.print(table)
