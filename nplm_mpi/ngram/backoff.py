@@ -1,0 +1,176 @@
+"""Back-off models: what Kneser-Ney estimation yields and what an ARPA file holds."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from nplm_mpi.corpus.vocabulary import Vocabulary
+from nplm_mpi.errors import UserError
+from nplm_mpi.ngram.counting import Floats, Ints, Reader, level_arrays, take_levels
+
+NEVER = -np.inf  # log probability of <s>, which is never predicted
+
+
+@dataclass
+class BackoffModel:
+    """A word's probability is that of the longest n-gram known, times back-off weights.
+
+    Attributes
+    ----------
+    vocabulary : Vocabulary
+        With ``<s>`` and ``</s>`` if the model is of sentences, without if of a stream.
+    keys : list of (n_k,) int64
+        The n-grams of length k = 1..order (see :mod:`nplm_mpi.ngram.counting`).
+    log_probs : list of (n_k,) float64
+        Natural logarithms; level 1 holds every word of the vocabulary.
+    log_backoffs : list of (n_k,) float64
+        Natural logarithms of the weights, one level fewer than the order.
+    unknown : float
+        Natural logarithm of the probability of a word outside the vocabulary (-1 in a
+        text), before back-off weights; minus infinity if the vocabulary is everything.
+    context_count : list of (n_k,) int64
+        Training counts of the words and word pairs, for :meth:`context_counts`;
+        empty if the model does not know them (read from ARPA).
+    details : dict
+        How it came about: form, discounts, notes.
+    """
+
+    vocabulary: Vocabulary
+    keys: list[Ints]
+    log_probs: list[Floats]
+    log_backoffs: list[Floats]
+    unknown: float = NEVER
+    context_count: list[Ints] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    kind = "kneser-ney"
+
+    def __post_init__(self) -> None:
+        self.reader = Reader(self.keys, self.vocabulary.bos, self.vocabulary.eos)
+
+    @property
+    def order(self) -> int:
+        return len(self.keys)
+
+    def log_prob(self, tokens: NDArray, positions: ArrayLike) -> Floats:
+        """Natural log probabilities of the tokens at some positions of a text.
+
+        Parameters
+        ----------
+        tokens : (T,) int
+        positions : (K,) int
+
+        Returns
+        -------
+        (K,) float64
+
+        Raises
+        ------
+        UserError
+            If the text was encoded with another vocabulary.
+        """
+        ngrams, contexts = self.reader.read(tokens, positions)
+        result = np.where(ngrams[0] >= 0, self.log_probs[0][ngrams[0]], self.unknown)
+        for k in range(1, self.order):
+            known = contexts[k] >= 0
+            result[known] += self.log_backoffs[k - 1][contexts[k][known]]
+            hit = ngrams[k] >= 0
+            result[hit] = self.log_probs[k][ngrams[k][hit]]
+        return result
+
+    def distribution(self, context: ArrayLike) -> Floats:
+        """Probabilities of every word after a context.
+
+        Parameters
+        ----------
+        context : sequence of int
+            Nearest word first; -1 marks "nothing there".
+
+        Returns
+        -------
+        (V,) float64, summing to 1 if no probability is kept for unknown words; 0 for ``<s>``
+        """
+        result = np.exp(self.log_probs[0])
+        for k, number in enumerate(self.reader.context_numbers(context)[1:], start=1):
+            if number < 0:
+                continue
+            result *= np.exp(self.log_backoffs[k - 1][number])
+            children = self.reader.children(k + 1, number)
+            words = self.keys[k][children] % self.reader.V
+            result[words] = np.exp(self.log_probs[k][children])
+        return result
+
+    def context_counts(self, tokens: NDArray, positions: ArrayLike) -> Ints:
+        """How often the two words before each position stand in the training text.
+
+        At the start of a sentence, how often a sentence starts.
+
+        Raises
+        ------
+        UserError
+            If the model was read from an ARPA file, which holds no counts.
+        """
+        if not self.context_count:
+            raise UserError(
+                "frequency bins need training counts, and this n-gram model (from an ARPA file?) has none: "
+                "train it with the ngram command, or mix with one weight"
+            )
+        return count_contexts(self.context_count, self.keys, self.vocabulary, tokens, positions)
+
+    def arrays(self) -> dict[str, NDArray]:
+        """What a file holds."""
+        return (
+            level_arrays("keys", self.keys)
+            | level_arrays("log_prob", self.log_probs)
+            | level_arrays("log_backoff", self.log_backoffs)
+            | level_arrays("context_count", self.context_count)
+            | {"unknown": np.array([self.unknown])}
+        )
+
+    @classmethod
+    def from_arrays(
+        cls, vocabulary: Vocabulary, arrays: dict[str, NDArray], details: dict[str, Any]
+    ) -> "BackoffModel":
+        """The model whose :meth:`arrays` these are.
+
+        Raises
+        ------
+        ValueError
+            If they do not fit together.
+        """
+        keys = take_levels("keys", arrays)
+        model = cls(
+            vocabulary,
+            keys,
+            take_levels("log_prob", arrays, keys),
+            take_levels("log_backoff", arrays, keys),
+            float(arrays["unknown"][0]),
+            take_levels("context_count", arrays, keys),
+            details,
+        )
+        model.reader.check()
+        lengths = len(model.reader.keys[0]), len(model.log_probs), len(model.log_backoffs) + 1
+        if lengths != (len(vocabulary), len(keys), len(keys)):
+            raise ValueError("levels are missing, or the vocabulary is another one")
+        return model
+
+
+def count_contexts(
+    counts: list[Ints], keys: list[Ints], vocabulary: Vocabulary, tokens: NDArray, positions: ArrayLike
+) -> Ints:
+    """Training counts of the pair of words (the word, in bigrams) before each position."""
+    levels = min(len(counts), 2)
+    reader = Reader([*keys[:levels], np.zeros(0, np.int64)], vocabulary.bos, vocabulary.eos)
+    _, contexts = reader.read(tokens, positions)
+    longest = contexts[levels]
+    result = np.where(longest >= 0, counts[levels - 1][longest], 0)
+    if levels == 2 and vocabulary.bos is not None:
+        starts = contexts[1] == vocabulary.bos
+        result = np.where(starts, counts[0][vocabulary.bos], result)
+    return result
+
+
+def logarithm(p: Floats) -> Floats:
+    """Natural logarithm, minus infinity for 0."""
+    return np.where(p > 0, np.log(np.where(p > 0, p, 1.0)), NEVER)

@@ -1,0 +1,271 @@
+"""Class-based n-grams: P(w | context) = P(w | class of w) P(class of w | classes of the context).
+
+The classes come from :mod:`nplm_mpi.ngram.exchange`, the class n-grams are modified
+Kneser-Ney (the paper's section 4.1).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from nplm_mpi.corpus.vocabulary import BOS, EOS, Vocabulary
+from nplm_mpi.errors import UserError
+from nplm_mpi.ngram import kneser_ney
+from nplm_mpi.ngram.backoff import BackoffModel, count_contexts, logarithm
+from nplm_mpi.ngram.counting import Floats, Ints, check_inside, count_levels, level_arrays, take_levels
+from nplm_mpi.ngram.exchange import cluster
+
+
+@dataclass
+class ClassModel:
+    """A class-based n-gram.
+
+    Words that the training part does not hold (in a vocabulary of the whole corpus) say
+    nothing about their class: together they get the fixed probability ``unseen_mass``,
+    in equal parts, and in contexts they are read as ``<unk>`` (or the most frequent word).
+
+    Attributes
+    ----------
+    classes : (V,) int64
+        Class of each word, a number in the class n-gram's vocabulary.
+    word_counts : (V,) int64
+        Training counts; P(w | class) is a word's share of its class.
+    ngram : BackoffModel
+        The n-gram over classes.
+    unseen_mass : float
+        0 if every word was seen.
+    reserve_unknown : bool
+        Whether one word more, for all outside the vocabulary, has part in it.
+    pair_keys, pair_counts : lists of (n_k,) int64
+        Words and word pairs of the training part, for :meth:`context_counts`.
+    """
+
+    vocabulary: Vocabulary
+    classes: Ints
+    word_counts: Ints
+    ngram: BackoffModel
+    unseen_mass: float
+    reserve_unknown: bool
+    pair_keys: list[Ints]
+    pair_counts: list[Ints]
+    details: dict[str, Any] = field(default_factory=dict)
+    kind = "class"
+
+    def __post_init__(self) -> None:
+        bos = self.vocabulary.bos
+        self._unseen = self.word_counts == 0  # and in no class
+        if bos is not None:
+            self._unseen[bos] = False
+        sizes = np.bincount(self.classes, self.word_counts, minlength=len(self.ngram.vocabulary))
+        share = self.word_counts / np.maximum(sizes[self.classes], 1.0)
+        unseen = int(self._unseen.sum()) + self.reserve_unknown
+        share *= 1.0 - self.unseen_mass
+        share[self._unseen] = self.unseen_mass / max(unseen, 1)
+        self._share = share
+        self._log_share = logarithm(share)
+        self._unknown = float(logarithm(np.array(self.unseen_mass / unseen if self.reserve_unknown else 0.0)))
+
+    @property
+    def order(self) -> int:
+        return self.ngram.order
+
+    def log_prob(self, tokens: NDArray, positions: ArrayLike) -> Floats:
+        """Natural log probabilities of the tokens at some positions of a text.
+
+        Parameters
+        ----------
+        tokens : (T,) int
+        positions : (K,) int
+
+        Returns
+        -------
+        (K,) float64
+
+        Raises
+        ------
+        UserError
+            If the text was encoded with another vocabulary.
+        """
+        check_inside(tokens, len(self.vocabulary))
+        words = np.asarray(tokens)[np.asarray(positions, np.int64)]
+        in_class = (words >= 0) & ~self._unseen[words]
+        of_class = np.where(in_class, self.ngram.log_prob(self._read(tokens), positions), 0.0)
+        return of_class + np.where(words >= 0, self._log_share[words], self._unknown)
+
+    def _read(self, words: NDArray) -> Ints:
+        """Classes of words; -1, an unknown word or nothing at all, stays what it is."""
+        words = np.asarray(words, dtype=np.int64)
+        return np.where(words >= 0, self.classes[words], -1)
+
+    def distribution(self, context: ArrayLike) -> Floats:
+        """Probabilities of every word after a context (nearest word first; -1: nothing).
+
+        Returns
+        -------
+        (V,) float64, summing to 1 if no probability is kept for unknown words; 0 for ``<s>``
+        """
+        context = np.asarray(context, dtype=np.int64).reshape(-1)
+        check_inside(context, len(self.vocabulary), "the context")
+        of_class = self.ngram.distribution(self._read(context))
+        return self._share * np.where(self._unseen, 1.0, of_class[self.classes])
+
+    def context_counts(self, tokens: NDArray, positions: ArrayLike) -> Ints:
+        """How often the two words before each position stand in the training part."""
+        return count_contexts(self.pair_counts, self.pair_keys, self.vocabulary, tokens, positions)
+
+    def members(self) -> list[list[str]]:
+        """The words of each class, the most frequent first; unseen words in none."""
+        lists: list[list[str]] = [[] for _ in range(len(self.ngram.vocabulary))]
+        for word in np.argsort(-self.word_counts, kind="stable"):
+            if not self._unseen[word]:
+                lists[self.classes[word]].append(self.vocabulary.words[word])
+        return lists
+
+    def arrays(self) -> dict[str, NDArray]:
+        """What a file holds."""
+        return {
+            **{f"class_{name}": array for name, array in self.ngram.arrays().items()},
+            **level_arrays("pair_keys", self.pair_keys),
+            **level_arrays("pair_count", self.pair_counts),
+            "classes": self.classes,
+            "word_counts": self.word_counts,
+            "unseen_mass": np.array([self.unseen_mass]),
+            "reserve_unknown": np.array([self.reserve_unknown], np.uint8),
+        }
+
+    @classmethod
+    def from_arrays(
+        cls, vocabulary: Vocabulary, arrays: dict[str, NDArray], details: dict[str, Any]
+    ) -> "ClassModel":
+        """The model whose :meth:`arrays` these are.
+
+        Raises
+        ------
+        ValueError
+            If they do not fit together.
+        """
+        inner = {name.removeprefix("class_"): a for name, a in arrays.items() if name.startswith("class_")}
+        classes, counts = arrays["classes"], arrays["word_counts"]
+        number = len(inner.get("keys_1", ()))
+        names = class_vocabulary(number, vocabulary.bos is not None)
+        if classes.shape != (len(vocabulary),) or counts.shape != classes.shape:
+            raise ValueError("the classes are those of another vocabulary")
+        if number == 0 or classes.min() < 0 or classes.max() >= number:
+            raise ValueError("classes without n-grams")
+        ngram = BackoffModel.from_arrays(names, inner, details.get("class_ngram", {}))
+        keys = take_levels("pair_keys", arrays)
+        pairs = take_levels("pair_count", arrays, keys)
+        mass, reserve = float(arrays["unseen_mass"][0]), bool(arrays["reserve_unknown"][0])
+        return cls(vocabulary, classes, counts, ngram, mass, reserve, keys, pairs, details)
+
+
+def class_vocabulary(number: int, sentences: bool) -> Vocabulary:
+    """Names for ``number`` classes; in sentence mode the first two are ``<s>`` and ``</s>``."""
+    names = [BOS, EOS] if sentences else []
+    return Vocabulary(names + [f"class{i}" for i in range(number - len(names))])
+
+
+def train(
+    tokens: NDArray,
+    vocabulary: Vocabulary,
+    order: int = 3,
+    classes: int = 500,
+    form: str = "interpolated",
+    passes: int = 20,
+    unseen_mass: float | None = None,
+    reserve_unknown: bool = False,
+    report: Callable[[int, int, float], None] | None = None,
+) -> ClassModel:
+    """Cluster the words of the training part and estimate the class n-gram.
+
+    Parameters
+    ----------
+    tokens : (T,) int
+        The training part.
+    order, form
+        Of the class n-gram, see :func:`nplm_mpi.ngram.kneser_ney.train`.
+    classes : int
+        How many, besides those of ``<s>`` and ``</s>``.
+    passes : int
+        Most passes of the exchange algorithm.
+    unseen_mass : float, optional
+        Probability of all words together that the training part does not hold; by
+        default Good and Turing's, the share of tokens whose word occurs once.
+    reserve_unknown : bool
+        Give a part of that to words outside the vocabulary.
+    report : callable, optional
+        See :func:`nplm_mpi.ngram.exchange.cluster`.
+
+    Raises
+    ------
+    UserError
+        If the text is too short or there are more classes than words.
+    """
+    found = cluster(tokens, vocabulary, classes, passes, report)
+    model = from_clusters(tokens, vocabulary, found.classes, order, form, unseen_mass, reserve_unknown)
+    model.details |= {"classes": classes, "likelihoods": found.likelihoods, "moves": found.moves}
+    return model
+
+
+def from_clusters(
+    tokens: NDArray,
+    vocabulary: Vocabulary,
+    clusters: Ints,
+    order: int,
+    form: str = "interpolated",
+    unseen_mass: float | None = None,
+    reserve_unknown: bool = False,
+) -> ClassModel:
+    """The class n-gram for given classes (several orders share one clustering).
+
+    Parameters
+    ----------
+    clusters : (V,) int64
+        As in :class:`nplm_mpi.ngram.exchange.Clustering`.
+    """
+    levels = count_levels(tokens, vocabulary, 2)
+    counts = levels[0].counts.copy()
+    sentences = vocabulary.bos is not None and vocabulary.eos is not None
+    boundary = [i for i in (vocabulary.bos, vocabulary.eos) if i is not None]
+    if sentences:
+        counts[vocabulary.bos] = 0
+    seen = np.setdiff1d(np.flatnonzero(counts), boundary)
+    used = np.unique(clusters[seen])
+    assignment = np.searchsorted(used, np.minimum(clusters, used[-1] if len(used) else 0)) + len(boundary)
+    stand_in = vocabulary.unk if vocabulary.unk is not None and counts[vocabulary.unk] else counts.argmax()
+    unseen = counts == 0
+    assignment[unseen] = assignment[stand_in]
+    for number, word in enumerate(boundary):
+        assignment[word] = number
+    if sentences:
+        unseen[vocabulary.bos] = False
+    names = class_vocabulary(len(used) + len(boundary), sentences)
+    ngram = kneser_ney.train(assignment[np.asarray(tokens)], names, order, form)
+    mass = 0.0
+    if unseen.any() or reserve_unknown:
+        once = max(int(np.count_nonzero(counts == 1)), 1)
+        mass = once / (len(tokens) + 1) if unseen_mass is None else unseen_mass
+        if not 0 < mass < 1:
+            raise UserError(f"--unseen-mass {mass:g}: give a probability between 0 and 1")
+    details = {
+        "form": form,
+        "tokens": len(tokens),
+        "unseen_words": int(unseen.sum()),
+        "unseen_mass": mass,
+        "notes": [f"classes, {note}" for note in ngram.details["notes"]],
+        "class_ngram": ngram.details,
+    }
+    return ClassModel(
+        vocabulary,
+        assignment,
+        counts,
+        ngram,
+        mass,
+        reserve_unknown,
+        [level.keys for level in levels],
+        [level.counts for level in levels],
+        details,
+    )
