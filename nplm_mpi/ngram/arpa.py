@@ -32,7 +32,9 @@ def write(model: BackoffModel, path: str | Path) -> None:
     stream = model.vocabulary.bos is None
     if stream and (BOS in model.vocabulary or EOS in model.vocabulary):
         raise UserError(f"--arpa {path}: this stream has {BOS} or {EOS} as a word, which ARPA files reserve")
-    extra = [word for word in (BOS, EOS) if stream]
+    extra = [(word, ZERO) for word in (BOS, EOS) if stream]
+    if model.vocabulary.unk is None and np.isfinite(model.unknown):
+        extra.insert(0, (UNK, model.unknown / LN10))
     opener = gzip.open if str(path).endswith(".gz") else open
     try:
         with opener(path, "wt", encoding="utf-8", newline="\n") as file:
@@ -42,8 +44,8 @@ def write(model: BackoffModel, path: str | Path) -> None:
             texts: list[str] = []
             for k, keys in enumerate(model.keys, start=1):
                 file.write(f"\n\\{k}-grams:\n")
-                for word in extra if k == 1 else []:
-                    file.write(f"{ZERO:g}\t{word}{'' if model.order == 1 else chr(9) + '0'}\n")
+                for word, score in extra if k == 1 else []:
+                    file.write(f"{score:.9g}\t{word}{'' if model.order == 1 else chr(9) + '0'}\n")
                 heads = texts
                 V = len(words)
                 texts = words if k == 1 else [f"{heads[key // V]} {words[key % V]}" for key in keys.tolist()]
