@@ -1,0 +1,156 @@
+"""Communication: what every rank sees, what is counted, and that no rank waits for a dead one."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nplm_mpi import comm as communication
+from nplm_mpi.errors import UserError
+from tests.mpi import LAUNCHERS, ROOT, mpi_command, mpi_run
+
+RANKS = pytest.mark.parametrize("ranks", [1, 2, 3])
+
+
+def arrays_reduced_in_pieces() -> list[Any]:
+    """Sum, maximum, broadcast and a message, each cut into pieces of five numbers."""
+    communication.PIECE = 40
+    comm = communication.world()
+    mine = np.arange(13.0).reshape(13, 1) * (comm.rank + 1)
+    total, largest, roots = mine.copy(), mine.copy(), mine.copy()
+    comm.allreduce_sum(total)
+    comm.allreduce_max(largest)
+    comm.bcast_array(roots, root=comm.size - 1)
+    message = mine.copy()
+    if comm.size > 1 and comm.rank == 0:
+        comm.send(mine + 0.5, destination=1)
+    if comm.rank == 1:
+        comm.receive(message, source=0)
+    return [total, largest, roots, message]
+
+
+@RANKS
+def test_arrays_larger_than_a_message_travel_in_pieces(ranks):
+    base = np.arange(13.0).reshape(13, 1)
+    for rank, (total, largest, roots, message) in enumerate(mpi_run(ranks, arrays_reduced_in_pieces)):
+        np.testing.assert_array_equal(total, base * sum(range(1, ranks + 1)))
+        np.testing.assert_array_equal(largest, base * ranks)
+        np.testing.assert_array_equal(roots, base * ranks)
+        if rank == 1:
+            np.testing.assert_array_equal(message, base + 0.5)
+
+
+def sums_that_overlap_with_work() -> tuple[np.ndarray, dict[str, tuple[int, int]]]:
+    comm = communication.world()
+    array = np.full(6, comm.rank + 1.0)
+    finish = comm.start_allreduce_sum(array)
+    finish()
+    comm.allreduce_sum(array)
+    return array, {kind: (t.calls, t.bytes) for kind, t in comm.traffic.items()}
+
+
+@RANKS
+def test_a_sum_can_be_started_and_finished_later_and_both_are_counted(ranks):
+    total = sum(range(1, ranks + 1)) * ranks
+    for array, counted in mpi_run(ranks, sums_that_overlap_with_work):
+        np.testing.assert_array_equal(array, np.full(6, total))
+        assert counted == ({} if ranks == 1 else {"allreduce_sum": (2, 96)})
+
+
+def outcomes_of_rank_0() -> tuple[Any, str, bool]:
+    comm = communication.world()
+
+    def refuse() -> None:
+        raise UserError("no such file: a.txt")
+
+    value = comm.on_root(lambda number: {"pid": os.getpid(), "twice": 2 * number}, 21)
+    try:
+        comm.on_root(refuse)
+    except UserError as error:
+        return value, str(error), error.collective
+    return value, "not raised", False
+
+
+@RANKS
+def test_what_rank_0_returns_or_refuses_reaches_all_ranks(ranks):
+    outcomes = mpi_run(ranks, outcomes_of_rank_0)
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    value, message, collective = outcomes[0]
+    assert value["twice"] == 42
+    assert (message, collective) == ("no such file: a.txt", True)
+
+
+def groups() -> tuple[int, int, int]:
+    comm = communication.world()
+    halves = comm.split(color=comm.rank % 2, key=-comm.rank)
+    return halves.rank, halves.size, comm.split_by_node().size
+
+
+def test_ranks_split_into_groups_by_color_in_key_order_and_by_node():
+    assert mpi_run(3, groups) == [(1, 2, 3), (0, 1, 3), (0, 2, 3)]
+
+
+def test_one_process_needs_no_mpi_and_its_collectives_change_nothing():
+    comm, array = communication.serial(), np.arange(3.0)
+    comm.allreduce_sum(array)
+    comm.allreduce_max(array)
+    comm.bcast_array(array)
+    comm.start_allreduce_sum(array)()
+    comm.barrier()
+    np.testing.assert_array_equal(array, [0, 1, 2])
+    assert (comm.rank, comm.size, comm.is_root) == (0, 1, True)
+    assert (comm.bcast("word"), comm.allgather(5), comm.split(0).size) == ("word", [5], 1)
+    with pytest.raises(ZeroDivisionError):
+        comm.on_root(lambda: 1 / 0)
+
+
+FAIL = """
+from nplm_mpi import comm
+world = comm.world()
+if world.rank == {culprit}:
+    try:
+        raise ArithmeticError("cannot count")
+    except ArithmeticError:
+        world.fail()
+world.on_root(lambda: {at_root})
+world.barrier()
+"""
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("culprit", "at_root", "error"), [(2, "1", "cannot count"), (-1, "1 / 0", "by zero")]
+)
+def test_a_failure_on_one_rank_ends_all_with_its_traceback(launcher, culprit, at_root, error):
+    code = FAIL.format(culprit=culprit, at_root=at_root)
+    finished = mpi_command(3, ["-c", code], launcher=launcher, timeout=30)
+    assert finished.returncode != 0
+    assert finished.seconds < 10
+    assert f"rank {max(culprit, 0)} of 3 failed:\nTraceback" in finished.stderr
+    assert error in finished.stderr
+
+
+def test_without_an_mpi_library_one_process_works_and_a_launcher_gets_a_clear_message():
+    code = (
+        "import sys; sys.modules['mpi4py.MPI'] = None; sys.modules['mpi4py'] = None\n"
+        "from nplm_mpi import comm\nprint(comm.world().size)"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in communication.TASKS_IN_ENVIRONMENT}
+
+    def run(**more: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            env={**environment, **more},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    assert run().stdout == "1\n"
+    launched = run(PMI_SIZE="4")
+    assert launched.returncode != 0
+    assert "pip install 'nplm-mpi[mpi]'" in launched.stderr
