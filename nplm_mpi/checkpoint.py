@@ -179,20 +179,18 @@ class _Sources:
 
     def serve(self) -> None:
         """Send the rows that rank 0 asks for, until it asks for no more."""
-        request = np.empty(3, dtype=np.int64)
         while True:
-            self.comm.receive(request, 0)
-            k, lo, hi = map(int, request)
+            k, lo, hi = map(int, self.comm.recv_rows(0, (3,), np.dtype(np.int64)))
             if k < 0:
                 return
             array = self.arrays[self.names[k]]
             assert isinstance(array, Sliced)
-            self.comm.send(np.ascontiguousarray(array.get_rows(lo, hi)), 0)
+            self.comm.send_rows(array.get_rows(lo, hi), 0)
 
     def release(self) -> None:
         """Let the others out of :meth:`serve`."""
         for rank in range(1, self.comm.size):
-            self.comm.send(np.array([-1, 0, 0], dtype=np.int64), rank)
+            self.comm.send_rows(np.array([-1, 0, 0], dtype=np.int64), rank)
 
     def layout(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
         """Shape and type of a whole array."""
@@ -240,9 +238,8 @@ class _Sources:
                     rows = array.get_rows(lo, hi)
                 else:
                     request = [self.names.index(name), lo, hi]
-                    self.comm.send(np.array(request, dtype=np.int64), rank)
-                    rows = np.empty((hi - lo, *shape[1:]), dtype)
-                    self.comm.receive(rows, rank)
+                    self.comm.send_rows(np.array(request, dtype=np.int64), rank)
+                    rows = self.comm.recv_rows(rank, (hi - lo, *shape[1:]), dtype)
                 yield rows
 
 

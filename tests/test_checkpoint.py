@@ -124,9 +124,9 @@ def test_any_unicode_vocabulary_and_state_round_trips(tmp_path, words, ranks, st
 def test_slices_are_streamed_in_small_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(safe_hdf5, "BLOCK", 64)
     sent = []
-    send = ThreadComm.send
+    send = ThreadComm.send_rows
     monkeypatch.setattr(
-        ThreadComm, "send", lambda self, rows, to: (sent.append(rows.nbytes), send(self, rows, to))[1]
+        ThreadComm, "send_rows", lambda self, rows, to: (sent.append(rows.nbytes), send(self, rows, to))[1]
     )
     words = [str(i) for i in range(200)]
     save_model(tmp_path / "x.h5", 3, words)

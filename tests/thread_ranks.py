@@ -33,14 +33,13 @@ class ThreadComm:
             return self.bcast(None)
         return self.bcast([value, *(self._get(rank) for rank in range(1, self.size))])
 
-    def send(self, array: np.ndarray, destination: int) -> None:
-        assert array.flags.c_contiguous
-        self._put(destination, array.copy())
+    def send_rows(self, rows: np.ndarray, destination: int) -> None:
+        self._put(destination, rows.copy())
 
-    def receive(self, array: np.ndarray, source: int) -> None:
+    def recv_rows(self, source: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         rows = self._get(source)
-        assert rows.shape == array.shape and rows.dtype == array.dtype
-        array[...] = rows
+        assert rows.shape == tuple(shape) and rows.dtype == dtype
+        return rows
 
 
 def run_ranks(size: int, function: Callable[[ThreadComm], Any]) -> list[Any]:
