@@ -10,8 +10,7 @@ from nplm_mpi import cli
 from nplm_mpi.arguments import Parser, add_options
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import CorpusConfig
-from nplm_mpi.corpus import Encoder, Vocabulary, encode_files, load
-from nplm_mpi.corpus.sources import BUILT_IN
+from nplm_mpi.corpus import Vocabulary, encode_corpus, load
 from nplm_mpi.display import print_table
 from nplm_mpi.errors import UserError
 from nplm_mpi.evaluation import evaluate
@@ -95,16 +94,7 @@ def read_text(
         return f"{corpus.name}, {part}", corpus.tokens, (start, stop), oov
     if arguments.split:
         raise UserError(f"--split: the model was trained on {' '.join(trained_on.corpus)}, not on {shown}")
-    mode = "stream" if vocabulary.bos is None else "sentences"
-    if all(name in BUILT_IN for name in asked):
-        foreign = load(CorpusConfig(corpus=asked, text=mode, min_count=0, treatment=trained_on.treatment))
-        encoder = Encoder(vocabulary, trained_on.treatment)
-        table = np.array([encoder(word)[0] for word in foreign.vocabulary.words], np.int32)
-        if foreign.vocabulary.eos is not None:
-            table[foreign.vocabulary.eos] = vocabulary.eos
-        tokens = table[foreign.tokens]
-    else:
-        tokens, _ = encode_files(asked, vocabulary, mode, trained_on.treatment)
+    tokens, _ = encode_corpus(asked, vocabulary, trained_on.treatment)
     unknown = -1 if vocabulary.unk is None else vocabulary.unk
     oov = int(np.count_nonzero(tokens == unknown))
     if oov and vocabulary.unk is None:

@@ -232,6 +232,8 @@ def test_standard_input_is_checked_line_by_line():
     assert next(lines) == "good"
     with pytest.raises(UserError, match=r"standard input, line 2: invalid UTF-8 at byte offset 13 \(0xff\)"):
         next(lines)
+    with pytest.raises(UserError, match=r"line 1: invalid UTF-8 at byte offset 5 "):
+        next(iter_lines(io.BytesIO(b"\xef\xbb\xbfa \xff\n")))
 
 
 @pytest.mark.parametrize(("text", "tokens", "order"), [("stream", "a b c", 4), ("stream", "a", 2)])
@@ -278,8 +280,8 @@ def test_a_stream_keeps_sentence_marks_as_words():
 
 
 def test_a_stream_of_sentence_marks_only_is_not_taken_for_sentences(tmp_path):
-    corpus = load_whole(write(tmp_path / "marks.txt", "<s> </s> " * 5), text="stream")
-    assert corpus.vocabulary.words == ["</s>", "<s>"]
+    corpus = load_whole(write(tmp_path / "marks.txt", "<s> </s> <s> "), text="stream")
+    assert corpus.vocabulary.words == ["<s>", "</s>"]
     assert corpus.vocabulary.bos is None
 
 

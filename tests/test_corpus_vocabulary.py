@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi.config import CorpusConfig
-from nplm_mpi.corpus import BOS, EOS, UNK, Encoder, Vocabulary, encode_files, encode_lines, load
+from nplm_mpi.corpus import (
+    BOS,
+    EOS,
+    UNK,
+    Encoder,
+    Vocabulary,
+    encode_corpus,
+    encode_files,
+    encode_lines,
+    load,
+)
 from nplm_mpi.corpus.treatment import treat
 from nplm_mpi.errors import UserError
 
@@ -319,6 +329,26 @@ def test_foreign_files_give_ids_and_count_the_unknown_words(tmp_path):
     assert tokens.dtype == np.int32
     assert unknown == {"x": 2, "<unk>": 1, "y": 1}
     assert encode_files([first], vocabulary, "stream")[0].tolist() == [3, 0, 0, 4]
+
+
+def test_a_built_in_corpus_is_encoded_with_any_vocabulary():
+    corpus = load(CorpusConfig(min_count=0, split=("1.0",)))
+    words = corpus.vocabulary.decode(corpus.tokens)
+    tokens, unknown = encode_corpus(["python-docs"], Vocabulary([UNK, "the", "."]))
+    assert [("the", ".").index(word) + 1 if word in ("the", ".") else 0 for word in words] == tokens.tolist()
+    assert unknown == Counter(word for word in words if word not in ("the", "."))
+    sentences, _ = encode_corpus(["python-docs"], Vocabulary([UNK, BOS, EOS, "the"]))
+    assert np.count_nonzero(sentences != 2) == len(words)
+    named, _ = encode_corpus(["python-docs"], Vocabulary([UNK, "<name>", "the"]), "ap")
+    assert np.count_nonzero(named == 1) > 1000
+
+
+def test_files_are_encoded_with_any_vocabulary_by_their_names():
+    tokens, unknown = encode_corpus([str(DATA / "H08_text.txt")], Vocabulary([UNK, "the", "cat"]))
+    assert tokens.tolist() == [1, 2, 0, 1, 2, 0]
+    assert unknown == {"sat": 1, "dog": 1}
+    with pytest.raises(UserError, match="did you mean brown"):
+        encode_corpus(["bronw"], Vocabulary([UNK]))
 
 
 def test_an_empty_foreign_file_is_refused(tmp_path):

@@ -1,7 +1,7 @@
 """Texts as token ids: readers, vocabulary, splits, the prepared cache, contexts. Knows no MPI."""
 
 from nplm_mpi.corpus.contexts import fill_contexts
-from nplm_mpi.corpus.encoding import EncodedLine, Encoder, encode_files, encode_lines
+from nplm_mpi.corpus.encoding import EncodedLine, Encoder, encode_corpus, encode_files, encode_lines
 from nplm_mpi.corpus.prepared import Corpus, check_long_enough, load, open_prepared, prepare
 from nplm_mpi.corpus.text import iter_lines, tokenise
 from nplm_mpi.corpus.vocabulary import BOS, EOS, UNK, Vocabulary
@@ -15,6 +15,7 @@ __all__ = [
     "Encoder",
     "Vocabulary",
     "check_long_enough",
+    "encode_corpus",
     "encode_files",
     "encode_lines",
     "fill_contexts",

@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from nplm_mpi.corpus.building import reserved_words
-from nplm_mpi.corpus.text import WordNumbers, number_words, read_blocks, tokenise
+from nplm_mpi.corpus.cache import cache_folder
+from nplm_mpi.corpus.sources import find_source
+from nplm_mpi.corpus.text import Block, WordNumbers, number_words, read_blocks, tokenise
 from nplm_mpi.corpus.treatment import treat
 from nplm_mpi.corpus.vocabulary import EOS, Vocabulary
 from nplm_mpi.errors import UserError
@@ -121,13 +123,34 @@ def encode_files(
     UserError
         If a file cannot be read, is not text, or all are without a word.
     """
+    blocks = (block for path in paths for block in read_blocks(path))
+    return encode_blocks(blocks, vocabulary, text, treatment, " ".join(map(str, paths)))
+
+
+def encode_corpus(
+    names: Sequence[str], vocabulary: Vocabulary, treatment: str = "none"
+) -> tuple[np.ndarray, Counter[str]]:
+    """All of what ``--corpus`` names, built-in corpora too, as ids of a model's vocabulary.
+
+    Read as a stream or as sentences, as the vocabulary was. Parameters, results and exceptions
+    as for :func:`encode_files`; also a :class:`UserError` for an unknown name.
+    """
+    source = find_source(tuple(names), cache_folder() / "nltk_data")
+    text = "stream" if vocabulary.bos is None else "sentences"
+    return encode_blocks(source.blocks(text == "sentences"), vocabulary, text, treatment, source.origin)
+
+
+def encode_blocks(
+    blocks: Iterable[Block], vocabulary: Vocabulary, text: str, treatment: str, name: str
+) -> tuple[np.ndarray, Counter[str]]:
+    """:func:`encode_files` on any blocks; ``name`` is for messages."""
     sentences = text == "sentences"
     if sentences and vocabulary.eos is None:
         raise ValueError("a vocabulary without </s> cannot encode sentences")
     numbers = WordNumbers()
-    found = [ids for path in paths for ids in number_words(read_blocks(path), numbers, sentences)]
+    found = list(number_words(blocks, numbers, sentences))
     if not found:
-        raise UserError(f"{' '.join(map(str, paths))}: holds no word (an empty file or blank lines only)")
+        raise UserError(f"{name}: holds no word (an empty file or blank lines only)")
     words = np.concatenate(found)
     counts = np.bincount(words, minlength=len(numbers))
     encoder = Encoder(vocabulary, treatment)

@@ -101,7 +101,7 @@ def prepare(config: CorpusConfig) -> Path:
         cannot be written.
     """
     root = cache.cache_folder()
-    source = find_source(config, root / "nltk_data")
+    source = find_source(config.corpus, root / "nltk_data")
     if (config.valid or config.test) and config.split:
         raise UserError("--split and --valid/--test exclude each other: give sizes or files")
     if config.vocabulary and config.vocabulary_size:

@@ -1,8 +1,8 @@
 """The built-in corpus: the English text of Python's own help topics.
 
-Every CPython carries it as ``pydoc_data.topics`` (about 114,000 tokens), so nothing has to be
-downloaded. The text differs a little between versions of Python, and so do numbers measured on
-it; :meth:`Corpus.describe <nplm_mpi.corpus.prepared.Corpus.describe>` names the version.
+Every CPython carries it as ``pydoc_data.topics``, so nothing has to be downloaded. The text grows
+with Python (114,029 tokens in 3.11.7, 121,714 in 3.12.1, 127,647 in 3.13.0), so numbers measured on
+it compare within one version only; ``Corpus.describe()`` names the version.
 
 Topics come in alphabetical order. A token is a run of letters, digits and underscores, or one
 other character that is not white space: ``x.y != "a"`` has the 8 tokens x . y ! = " a ".

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nplm_mpi.config import CorpusConfig
 from nplm_mpi.corpus import brown, python_docs
 from nplm_mpi.corpus.splits import DEFAULT_SPLIT
 from nplm_mpi.corpus.text import Block, check_regular, read_blocks
@@ -44,11 +43,13 @@ class Source:
     origin: str
 
 
-def find_source(config: CorpusConfig, downloads: Path) -> Source:
-    """The corpus that ``config.corpus`` names.
+def find_source(names: tuple[str, ...], downloads: Path) -> Source:
+    """The corpus that ``--corpus`` names.
 
     Parameters
     ----------
+    names : tuple of str
+        A built-in corpus, or paths of files.
     downloads : Path
         An ``nltk_data`` folder for Brown, where it has to be fetched.
 
@@ -57,7 +58,6 @@ def find_source(config: CorpusConfig, downloads: Path) -> Source:
     UserError
         For an unknown name, a missing file, or names that cannot stand together.
     """
-    names = config.corpus
     for name in names:
         if name in BUILT_IN and len(names) > 1:
             raise UserError(f"--corpus {' '.join(names)}: {name} stands alone; give either it or files")
