@@ -22,6 +22,7 @@ Command = Callable[[Comm, Sequence[str]], None]
 COMMANDS = {
     "train": "train a network, on all ranks that mpirun starts",
     "evaluate": "perplexity of a model on a part of a corpus or on any text",
+    "ngram": "train, save and convert n-gram models",
 }
 
 
@@ -99,4 +100,6 @@ def main() -> NoReturn:
         print(f"nplm-mpi: {unknown_name(arguments[0], COMMANDS, 'command')}", file=sys.stderr)
         sys.exit(2)
     module = importlib.import_module(f"nplm_mpi.{arguments[0]}")
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"{module.__name__}.__main__")
     run(arguments[0], module.main, arguments[1:])

@@ -79,7 +79,7 @@ class Lines:
         try:
             self.file = opener(path, "rb")
         except OSError as error:
-            raise UserError(f"--from-arpa {path}: cannot be read: {error.strerror or error}") from error
+            raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 
     def __iter__(self) -> Iterator[str]:
         """Lines without their end; blank ones are left out."""
@@ -98,7 +98,7 @@ class Lines:
 
     def error(self, what: str) -> UserError:
         """What is wrong with the line read last."""
-        return UserError(f"--from-arpa {self.path}, line {self.number}: {what}; give an ARPA back-off model")
+        return UserError(f"{self.path}, line {self.number}: {what}; give an ARPA back-off model")
 
 
 def read(path: str | Path) -> BackoffModel:

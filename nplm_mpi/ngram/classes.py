@@ -252,7 +252,7 @@ def from_clusters(
             raise UserError(f"--unseen-mass {mass:g}: give a probability between 0 and 1")
     details = {
         "form": form,
-        "tokens": len(tokens),
+        "train_tokens": len(tokens),
         "unseen_words": int(unseen.sum()),
         "unseen_mass": mass,
         "notes": [f"classes, {note}" for note in ngram.details["notes"]],

@@ -69,12 +69,12 @@ def cluster(
     UserError
         If there are more classes than words.
     """
+    if passes < 0:
+        raise UserError(f"--passes {passes}: give 0 or more")
     V = len(vocabulary)
     fixed = [i for i in (vocabulary.bos, vocabulary.eos) if i is not None]
     if not 1 <= classes <= V - len(fixed):
         raise UserError(f"--classes {classes}: give 1 to {V - len(fixed)}, the words of the vocabulary")
-    if passes < 0:
-        raise UserError(f"--passes {passes}: give 0 or more")
     bigrams = count_levels(tokens, vocabulary, 2)[1]
     first, second = bigrams.keys // V, bigrams.keys % V
     counts = bigrams.counts

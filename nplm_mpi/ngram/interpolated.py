@@ -270,7 +270,7 @@ def train(
         model.alpha, likelihood = improve_weights(model.alpha, p, exists, q)
         history.append(likelihood)
     history.append(improve_weights(model.alpha, p, exists, q)[1])
-    model.details = {"tokens": len(tokens), "iterations": iterations, "valid_log_likelihoods": history}
+    model.details = {"train_tokens": len(tokens), "iterations": iterations, "valid_log_likelihoods": history}
     return model
 
 

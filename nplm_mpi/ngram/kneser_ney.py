@@ -133,7 +133,7 @@ def train(
     details: dict[str, Any] = {
         "form": form,
         "base": base,
-        "tokens": len(tokens),
+        "train_tokens": len(tokens),
         "discounts": [list(d.values) for d in discounts],
         "counts_of_counts": [list(d.counts_of_counts) for d in discounts],
         "notes": notes,

@@ -1,0 +1,251 @@
+"""python -m nplm_mpi.ngram: train, save, convert and evaluate the n-gram baselines."""
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nplm_mpi import cli
+from nplm_mpi.arguments import Parser, add_options
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import CorpusConfig
+from nplm_mpi.corpus import Corpus, load
+from nplm_mpi.display import print_table
+from nplm_mpi.errors import UserError
+from nplm_mpi.files import one_line, replacing
+from nplm_mpi.ngram import (
+    BackoffModel,
+    ClassModel,
+    NgramModel,
+    arpa,
+    classes,
+    interpolated,
+    is_ngram_file,
+    kneser_ney,
+    storage,
+)
+
+EXAMPLES = """
+python -m nplm_mpi.ngram --kind kneser-ney --order 5 --corpus brown --out kn5.h5
+python -m nplm_mpi.ngram --kind interpolated --corpus brown --out trigram.h5 --json
+python -m nplm_mpi.ngram --kind class --classes 500 --corpus brown --out c500.h5 --write-classes c500.txt
+python -m nplm_mpi.ngram --corpus text.txt --test other.txt --order 3 --arpa model.arpa.gz
+python -m nplm_mpi.ngram --read model.arpa --out model.h5
+"""
+KINDS = ("interpolated", "kneser-ney", "class")
+
+
+def main(comm: Comm, argv: Sequence[str]) -> None:
+    """Train or convert as the arguments say. Collective; only rank 0 works."""
+    with cli.same_on_all_ranks():
+        arguments = parse(argv)
+    comm.on_root(run, arguments)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command's arguments."""
+    parser = Parser("ngram", "Train and save n-gram models; read and write ARPA files.", EXAMPLES)
+    group = parser.add_argument_group("The model")
+    group.add_argument("--kind", choices=KINDS, default="kneser-ney", help="default: kneser-ney")
+    group.add_argument("--order", type=int, help="n (default: 5 for kneser-ney, else 3)")
+    group.add_argument(
+        "--form",
+        choices=kneser_ney.FORMS,
+        default="interpolated",
+        help="of Kneser-Ney, over words or classes: interpolated (stronger, the default) or backoff",
+    )
+    group.add_argument("--classes", type=int, default=500, help="for --kind class (default: 500)")
+    group.add_argument(
+        "--passes", type=int, default=20, help="of the exchange algorithm, at most (default: 20)"
+    )
+    group.add_argument(
+        "--iterations", type=int, default=5, help="of EM, for --kind interpolated (default: 5)"
+    )
+    group.add_argument(
+        "--unseen-mass",
+        type=float,
+        help="for --kind class: probability of all words together that the training part does not hold "
+        "(default: the share of tokens whose word occurs once)",
+    )
+    group.add_argument(
+        "--reserve-unknown",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="where the vocabulary has no <unk>, keep some probability for words outside it",
+    )
+    group = parser.add_argument_group("Files")
+    group.add_argument(
+        "--read", metavar="FILE", help="instead of training, read an ARPA file or a saved model"
+    )
+    group.add_argument("--out", metavar="FILE.h5", help="save the model here")
+    group.add_argument("--arpa", metavar="FILE", help="write the model as ARPA too (.gz: compressed)")
+    group.add_argument("--write-classes", metavar="FILE", help="write the classes, one per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_options(parser, CorpusConfig)
+    found = parser.parse_args(argv)
+    fields = {field.name for field in dataclasses.fields(CorpusConfig)}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in vars(found).items()
+        if name in fields
+    }
+    if found.read and given:
+        raise UserError("--read converts a model; evaluate it on a text with the evaluate command")
+    if found.read and not (found.out or found.arpa or found.write_classes):
+        raise UserError("--read: say where the model goes with --out, --arpa or --write-classes")
+    if found.write_classes and not found.read and found.kind != "class":
+        raise UserError("--write-classes: only models of --kind class have classes")
+    if found.arpa and not found.read and found.kind != "kneser-ney":
+        raise UserError("--arpa: only models of --kind kneser-ney can be written as ARPA files")
+    found.corpus_config = CorpusConfig(**given)
+    found.order = found.order if found.order is not None else {"kneser-ney": 5}.get(found.kind, 3)
+    return found
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Everything that the command does, on one process."""
+    started = time.perf_counter()
+    parts: dict[str, dict[str, Any]] = {}
+    if arguments.read:
+        model = read(arguments.read)
+    else:
+        corpus = load(arguments.corpus_config)
+        model = train(arguments, corpus)
+        model.details["corpus"] = dataclasses.asdict(arguments.corpus_config)
+        parts = {name: evaluate(model, corpus, name) for name, (a, b) in corpus.parts.items() if a < b}
+    for note in model.details.get("notes", []):
+        print(f"note: {note}", file=sys.stderr)
+    if arguments.out:
+        storage.save(model, arguments.out)
+    if arguments.arpa:
+        if not isinstance(model, BackoffModel):
+            raise UserError(
+                f"--arpa: {arguments.read} holds a model of kind {model.kind}, which ARPA cannot hold"
+            )
+        arpa.write(model, arguments.arpa)
+    if arguments.write_classes:
+        if not isinstance(model, ClassModel):
+            raise UserError(f"--write-classes: {arguments.read} holds a model without classes")
+        write_classes(model, Path(arguments.write_classes))
+    main_part = next((parts[name] for name in ("test", "valid", "train") if name in parts), {})
+    summary = {
+        **main_part,
+        "kind": model.kind,
+        "order": model.order,
+        "vocabulary": len(model.vocabulary),
+        **{key: value for key, value in model.details.items() if key != "corpus"},
+        "parts": parts,
+        "out": arguments.out,
+        "arpa": arguments.arpa,
+        "seconds": time.perf_counter() - started,
+    }
+    show(summary, arguments.json)
+
+
+def read(path: str) -> NgramModel:
+    """A saved model or an ARPA file."""
+    try:
+        with open(path, "rb") as file:
+            is_hdf5 = file.read(8) == b"\x89HDF\r\n\x1a\n"
+    except OSError as error:
+        raise UserError(f"--read {path}: cannot be read: {one_line(error)}") from error
+    return storage.load(path) if is_hdf5 or is_ngram_file(path) else arpa.read(path)
+
+
+def train(arguments: argparse.Namespace, corpus: Corpus) -> NgramModel:
+    """The model that the arguments describe."""
+    tokens, vocabulary, order = corpus.part("train"), corpus.vocabulary, arguments.order
+    reserve = arguments.reserve_unknown and vocabulary.unk is None
+    if arguments.kind == "interpolated":
+        valid = np.arange(*corpus.parts["valid"])
+        return interpolated.train(
+            tokens, vocabulary, corpus.tokens, valid, order, arguments.iterations, reserve
+        )
+    if arguments.kind == "kneser-ney":
+        return kneser_ney.train(tokens, vocabulary, order, arguments.form, reserve)
+
+    def report(number: int, moves: int, likelihood: float) -> None:
+        print(f"exchange, pass {number}: {moves:,} words moved, {likelihood:.6g} nats", file=sys.stderr)
+
+    return classes.train(
+        tokens,
+        vocabulary,
+        order,
+        arguments.classes,
+        arguments.form,
+        arguments.passes,
+        arguments.unseen_mass,
+        reserve,
+        report,
+    )
+
+
+def evaluate(model: NgramModel, corpus: Corpus, part: str) -> dict[str, Any]:
+    """Perplexity on a part, with and without unknown words.
+
+    The first tokens of a stream have shorter contexts, those of its later parts reach
+    back into the part before.
+    """
+    start, stop = corpus.parts[part]
+    scores = model.log_prob(corpus.tokens, np.arange(start, stop))
+    words = corpus.tokens[start:stop]
+    unknown = words == (-1 if corpus.vocabulary.unk is None else corpus.vocabulary.unk)
+    return {
+        "perplexity": perplexity(scores),
+        "perplexity_without_oov": perplexity(scores[~unknown]),
+        "tokens": len(scores),
+        "oov": int(unknown.sum()),
+        "log10_probability": float(scores.sum() / math.log(10)),
+    }
+
+
+def perplexity(scores: np.ndarray) -> float | None:
+    """exp of minus the average, None without tokens or where a token is impossible."""
+    average = -float(scores.mean()) if len(scores) else math.inf
+    return math.exp(average) if average < 709 else None
+
+
+def write_classes(model: ClassModel, path: Path) -> None:
+    """One class per line, its words the most frequent first."""
+    try:
+        with replacing(path) as temporary:
+            lines = [" ".join(words) + "\n" for words in model.members()]
+            temporary.write_text("".join(lines), encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(f"--write-classes {path}: cannot be written: {one_line(error)}") from error
+
+
+def show(summary: dict[str, Any], as_json: bool) -> None:
+    """The summary, as one JSON object or as a table."""
+    if as_json:
+        print(json.dumps(summary))
+        return
+    rows = [("vocabulary", f"{summary['vocabulary']:,} words")]
+    for part, scores in summary["parts"].items():
+        shown = (
+            f"{scores['perplexity']:.4f}" if scores["perplexity"] else "infinite (some token is impossible)"
+        )
+        inside = scores["perplexity_without_oov"]
+        if scores["oov"] and inside:
+            shown += f"; {inside:.4f} without {scores['oov']:,} unknown words"
+        rows.append((f"{part} perplexity", f"{shown} ({scores['tokens']:,} tokens)"))
+    for k, (values, counts) in enumerate(
+        zip(summary.get("discounts", []), summary.get("counts_of_counts", []), strict=True), start=1
+    ):
+        shown = " ".join(f"{value:.6g}" for value in values)
+        rows.append((f"discounts, order {k}", f"{shown} (n1..n4 = {', '.join(map(str, counts))})"))
+    rows += [(name, summary[name]) for name in ("out", "arpa") if summary[name]]
+    rows.append(("time", f"{summary['seconds']:.1f}s"))
+    title = f"{summary['kind']} {summary['order']}-gram"
+    print_table(f"{title}, {summary['form']}" if "form" in summary else title, rows)
+
+
+if __name__ == "__main__":
+    cli.run("ngram", main)

@@ -1,0 +1,88 @@
+"""n-gram models in HDF5 files, readable with plain h5py.
+
+attrs: format = "nplm-mpi-ngram", version, kind, details (JSON)
+/vocabulary, /counts     UTF-8 strings and their training counts
+/arrays/*                the model's arrays: keys_k = context * V + word, ...
+"""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from nplm_mpi.corpus.vocabulary import Vocabulary
+from nplm_mpi.errors import UserError
+from nplm_mpi.files import one_line
+from nplm_mpi.ngram.backoff import BackoffModel
+from nplm_mpi.ngram.classes import ClassModel
+from nplm_mpi.ngram.interpolated import InterpolatedModel
+from nplm_mpi.safe_hdf5 import SealedFile, Source, write_sealed
+
+FORMAT = "nplm-mpi-ngram"
+VERSION = 1
+ARRAYS = "arrays/"
+
+NgramModel = BackoffModel | InterpolatedModel | ClassModel
+KINDS: dict[str, Any] = {model.kind: model for model in (BackoffModel, InterpolatedModel, ClassModel)}
+
+
+def save(model: NgramModel, path: str | Path) -> int:
+    """Write a model; the file appears whole or not at all.
+
+    Returns
+    -------
+    int
+        Size of the file in bytes.
+
+    Raises
+    ------
+    UserError
+        If the file cannot be written.
+    """
+    arrays = {"counts": np.asarray(model.vocabulary.counts, np.int64)}
+    arrays |= {ARRAYS + name: array for name, array in model.arrays().items()}
+    attributes = {"format": FORMAT, "version": VERSION, "kind": model.kind, "details": model.details}
+    sources = {name: Source(a.shape, a.dtype, lambda a=a: [a]) for name, a in arrays.items()}  # type: ignore[misc]
+    try:
+        return write_sealed(path, attributes, {"vocabulary": model.vocabulary.words}, sources)
+    except OSError as error:
+        raise UserError(f"--out {path}: cannot be written: {one_line(error)}") from error
+
+
+def is_ngram_file(path: str | Path) -> bool:
+    """Whether a file is an HDF5 file that claims to hold an n-gram model (maybe a damaged one)."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return bool(file.attrs.get("format", "") == FORMAT)
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def load(path: str | Path) -> NgramModel:
+    """Read a model that :func:`save` wrote.
+
+    Raises
+    ------
+    UserError
+        If the file is damaged, cut, or something else: one line that says which.
+    """
+    with SealedFile(path, "file written by the ngram command") as file:
+        file.verify(finite=False)  # words that cannot be predicted have log probability -inf
+        with file.damage_named():
+            found = file.attributes
+            if found.get("format") != FORMAT:
+                raise ValueError(f"its format is {found.get('format')!r}, not {FORMAT!r}")
+            if found["version"] != VERSION:
+                raise ValueError(
+                    f"it has version {found['version']} of the format, this program reads {VERSION}"
+                )
+            if found["kind"] not in KINDS:
+                raise ValueError(f"it holds an unknown kind of model {found['kind']!r}")
+            vocabulary = Vocabulary(file.strings("vocabulary"), file.read("counts"))
+            arrays = {
+                name.removeprefix(ARRAYS): file.read(name) for name in file.arrays if name.startswith(ARRAYS)
+            }
+            if any(np.isnan(array).any() for array in arrays.values() if array.dtype.kind == "f"):
+                raise ValueError("it holds numbers that are none (NaN)")
+            return KINDS[found["kind"]].from_arrays(vocabulary, arrays, found["details"])
