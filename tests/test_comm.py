@@ -26,9 +26,9 @@ def arrays_reduced_in_pieces() -> list[Any]:
     comm.bcast_array(roots, root=comm.size - 1)
     message = mine.copy()
     if comm.size > 1 and comm.rank == 0:
-        comm.send(mine + 0.5, destination=1)
+        comm.send_rows(mine + 0.5, destination=1)
     if comm.rank == 1:
-        comm.receive(message, source=0)
+        message = comm.recv_rows(0, mine.shape, mine.dtype)
     return [total, largest, roots, message]
 
 
