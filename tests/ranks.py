@@ -4,6 +4,7 @@ A :class:`Setting` says everything about one training; :func:`train` carries it 
 with the package, :func:`train_oracle` with the oracle.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,11 +77,13 @@ class Trained:
     W: np.ndarray
     b: np.ndarray
     log_p: np.ndarray
+    evaluated: np.ndarray
+    """log P of the examples of the updates in ``evaluate_after``, after those updates."""
     calls: dict[str, int]
 
     def replicas(self) -> list[bytes]:
         """The bits that all ranks must share."""
-        return [array.tobytes() for array in (self.C, self.H, self.d, self.log_p)]
+        return [array.tobytes() for array in (self.C, self.H, self.d, self.log_p, self.evaluated)]
 
     def everything(self) -> list[bytes]:
         """All bits."""
@@ -100,14 +103,14 @@ def build(comm: Comm, setting: Setting) -> Model:
     return Model(comm, p, setting.K, setting.decay, setting.collectives)
 
 
-def read(model: Model, log_p: list[float]) -> Trained:
+def read(model: Model, log_p: Sequence[float] = (), evaluated: Sequence[float] = ()) -> Trained:
     """The true values of a rank's parameters."""
     model.flush()
     p = model.parameters
     p.fold_scale()
     own = (p.U.copy(), p.W.copy(), p.b.copy())
     calls = {kind: traffic.calls for kind, traffic in model.comm.traffic.items()}
-    return Trained(p.C, p.H, p.d, *own, np.array(log_p), calls)
+    return Trained(p.C, p.H, p.d, *own, np.array(log_p), np.array(evaluated), calls)
 
 
 def train(comm: Comm, setting: Setting) -> Trained:
@@ -115,13 +118,14 @@ def train(comm: Comm, setting: Setting) -> Trained:
     comm.traffic.clear()
     model = build(comm, setting)
     log_p: list[float] = []
+    evaluated: list[float] = []
     for update, (contexts, words, rate) in enumerate(setting.batches()):
         log_p.extend(model.update(contexts, words, rate))
         if update in setting.flush_after:
             model.flush()
         if update in setting.evaluate_after:
-            model.log_prob(contexts, words)
-    return read(model, log_p)
+            evaluated.extend(model.log_prob(contexts, words))
+    return read(model, log_p, evaluated)
 
 
 def train_on_ranks(settings: list[Setting]) -> list[Trained]:
@@ -138,13 +142,21 @@ def log_prob_on_ranks(
     return [build(comm, s).log_prob(c, w) for s, c, w in zip(settings, contexts, words, strict=True)]
 
 
-def train_oracle(setting: Setting) -> tuple[Network, np.ndarray]:
-    """The same with the oracle: the trained network and each example's log probability."""
-    network, log_p = setting.start(), []
-    for contexts, words, rate in setting.batches():
-        log_p.extend(network.log_probability(c, w) for c, w in zip(contexts, words, strict=True))
+def train_oracle(setting: Setting) -> tuple[Network, np.ndarray, np.ndarray]:
+    """The same with the oracle: the trained network, and ``log_p`` and ``evaluated`` of :class:`Trained`."""
+    network = setting.start()
+
+    def log_probabilities() -> list[float]:
+        return [network.log_probability(c, w) for c, w in zip(contexts, words, strict=True)]
+
+    log_p: list[float] = []
+    evaluated: list[float] = []
+    for update, (contexts, words, rate) in enumerate(setting.batches()):
+        log_p.extend(log_probabilities())
         network.update(contexts, words, rate, setting.decay)
-    return network, np.array(log_p)
+        if update in setting.evaluate_after:
+            evaluated.extend(log_probabilities())
+    return network, np.array(log_p), np.array(evaluated)
 
 
 def gather(ranks: list[Trained]) -> Network:
