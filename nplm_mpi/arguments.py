@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         """Raise :class:`UserError` instead of printing the usage and leaving."""
         raise UserError(f"{message}; see {self.prog} --help")
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, naming the nearest option for one that does not exist."""
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:

@@ -6,7 +6,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from threadpoolctl import threadpool_limits
@@ -66,7 +66,7 @@ def leave_after_mistake(name: str, comm: Comm, error: UserError) -> NoReturn:
 
 
 @contextlib.contextmanager
-def quiet_unless(speaks: bool):
+def quiet_unless(speaks: bool) -> Iterator[None]:
     """Discard standard output where another rank already says the same."""
     if speaks:
         yield
@@ -76,7 +76,7 @@ def quiet_unless(speaks: bool):
 
 
 @contextlib.contextmanager
-def same_on_all_ranks():
+def same_on_all_ranks() -> Iterator[None]:
     """Mark user errors raised inside as raised by every rank, as argument errors are."""
     try:
         yield

@@ -93,7 +93,7 @@ def shuffle_key(seed: int, epoch: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def permute(numbers, count, key):
+def permute(numbers: np.ndarray, count: int, key: np.uint64) -> None:
     """Replace each number below ``count`` by its image under a pseudo-random permutation.
 
     A Feistel network over the next power of four, walked until the image falls below

@@ -223,8 +223,9 @@ def test_more_ranks_than_words_work():
 @pytest.mark.parametrize("looking", ["flush_after", "evaluate_after"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("K", [1, 2, 8])
-def test_looking_at_the_model_in_the_middle_changes_no_bit_of_what_follows(K, dtype, looking):
-    undisturbed = Setting(V=2500, n=3, m=20, h=9, K=K, dtype=dtype, decay=0.2)
+@pytest.mark.parametrize("collectives", ["one", "paper"])
+def test_looking_at_the_model_in_the_middle_changes_no_bit_of_what_follows(K, dtype, looking, collectives):
+    undisturbed = Setting(V=2500, n=3, m=20, h=9, K=K, dtype=dtype, decay=0.2, collectives=collectives)
     looked_at = dataclasses.replace(undisturbed, **{looking: (0, 4, 5, 6, 7, 30, 31)})
     first, second = train(comm.serial(), undisturbed), train(comm.serial(), looked_at)
     second.evaluated = first.evaluated
