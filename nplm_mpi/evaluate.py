@@ -1,8 +1,10 @@
-"""python -m nplm_mpi.evaluate: perplexity of a model on a part of a corpus or on any text."""
+"""python -m nplm_mpi.evaluate: perplexity of a model or a mixture on a part of a corpus or on any text."""
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,17 +12,17 @@ from nplm_mpi import cli
 from nplm_mpi.arguments import Parser, add_options
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import CorpusConfig
-from nplm_mpi.corpus import Vocabulary, encode_corpus, load
+from nplm_mpi.corpus import encode_corpus, load
 from nplm_mpi.display import print_table
 from nplm_mpi.errors import UserError
-from nplm_mpi.evaluation import evaluate
-from nplm_mpi.examples import Examples
-from nplm_mpi.model_file import load_model
+from nplm_mpi.predictors import Mixed, Predictor, open_predictor
 
 EXAMPLES = """
 python -m nplm_mpi.evaluate run/best.h5
 mpirun -n 2 python -m nplm_mpi.evaluate run/best.h5 --split valid --json
 python -m nplm_mpi.evaluate run/best.h5 --corpus other.txt
+python -m nplm_mpi.evaluate trigram.h5 --split valid
+python -m nplm_mpi.evaluate run/best.h5 --mix-with trigram.h5 --mix-weight learn
 """
 
 
@@ -28,41 +30,80 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     """Evaluate as the arguments say. Collective."""
     with cli.same_on_all_ranks():
         arguments = parse(argv)
-    model, vocabulary, file = load_model(arguments.model, comm)
-    with file:
-        config = file.config.corpus
-    about, tokens, (start, stop), oov = comm.on_root(read_text, arguments, config, vocabulary)
-    order, complete = model.parameters.shape.order, arguments.split == "train"
-    examples = Examples(tokens, start, stop, order, vocabulary, complete)
-    result = evaluate(model, examples)
+    files = [arguments.model, *([arguments.mix_with] if arguments.mix_with else [])]
+    predictors = [open_predictor(file, comm) for file in files]
+    with cli.same_on_all_ranks():
+        mixed = Mixed(predictors, arguments.mix_weight)
+        trained_on = training_corpus(predictors, arguments)
+    about, tokens, (start, stop), oov = comm.on_root(read_text, arguments, trained_on, predictors[0])
+    if mixed.must_learn:
+        corpus = comm.on_root(load, trained_on)
+        with cli.same_on_all_ranks():
+            mixed.learn(corpus)
+    if arguments.split == "train" and predictors[0].vocabulary.bos is None:
+        start = min(max(start, max(p.order for p in predictors) - 1), stop)  # as in training (section 4)
+    result = mixed.score(tokens, start, stop)
     summary = {
-        "perplexity": result.perplexity,
-        "log10_probability": result.log_likelihood / np.log(10),
+        "perplexity": perplexity(result.mixed, result.tokens),
+        "log10_probability": result.mixed / math.log(10) if result.mixed > -math.inf else None,
         "tokens": result.tokens,
         "oov": oov,
         "text": about,
         "model": arguments.model,
     }
-    if not comm.is_root:
-        return
-    if arguments.json:
+    if arguments.mix_with:
+        alone = [perplexity(value, result.tokens) for value in result.log_likelihoods]
+        summary |= {
+            "mix_with": arguments.mix_with,
+            "mix_weight": arguments.mix_weight,
+            "weights": mixed.weights(),
+            "perplexities_alone": alone,
+        }
+    if comm.is_root:
+        show(summary, arguments.json)
+
+
+def perplexity(log_likelihood: float, tokens: int) -> float | None:
+    """exp of minus the average, None without tokens or where a token is impossible."""
+    average = -log_likelihood / tokens if tokens else math.inf
+    return math.exp(average) if average < 709 else None
+
+
+def show(summary: dict[str, Any], as_json: bool) -> None:
+    """The result, as one JSON object or as a table."""
+    if as_json:
         print(json.dumps(summary))
-    else:
-        print_table(
-            f"{arguments.model} on {about}",
-            [
-                ("perplexity", f"{result.perplexity:.4f}"),
-                ("tokens", f"{result.tokens:,}"),
-                ("out of vocabulary", f"{oov:,}"),
-                ("log10 probability", f"{summary['log10_probability']:.4f}"),
-            ],
-        )
+        return
+
+    def shown(value: float | None) -> str:
+        return f"{value:.4f}" if value is not None else "infinite (a word has probability 0)"
+
+    rows = [("perplexity", shown(summary["perplexity"]))]
+    title = f"{summary['model']} on {summary['text']}"
+    if "mix_with" in summary:
+        title = f"{summary['model']} mixed with {summary['mix_with']} on {summary['text']}"
+        names = (summary["model"], summary["mix_with"])
+        alone = zip(names, summary["perplexities_alone"], strict=True)
+        rows += [(f"{name} alone", shown(value)) for name, value in alone]
+        rows.append((f"weight of {names[0]}", " ".join(f"{w:.3f}" for w in summary["weights"])))
+    rows += [("tokens", f"{summary['tokens']:,}"), ("out of vocabulary", f"{summary['oov']:,}")]
+    if summary["log10_probability"] is not None:
+        rows.append(("log10 probability", f"{summary['log10_probability']:.4f}"))
+    print_table(title, rows)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command's arguments."""
     parser = Parser("evaluate", "Perplexity of a model, every token counted once.", EXAMPLES)
-    parser.add_argument("model", metavar="FILE.h5", help="a model or checkpoint")
+    parser.add_argument("model", metavar="FILE.h5", help="a model, a checkpoint, or an n-gram")
+    parser.add_argument("--mix-with", metavar="FILE.h5", help="mix the probabilities with another model's")
+    parser.add_argument(
+        "--mix-weight",
+        metavar="W",
+        default="0.5",
+        help="weight of the first model, 0 to 1 (default: 0.5); learn: the best on the validation part; "
+        "bins: the best there for each frequency bin of the contexts",
+    )
     add_options(parser, CorpusConfig, ("corpus",))
     parser.add_argument(
         "--split",
@@ -73,10 +114,25 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def training_corpus(predictors: Sequence[Predictor], arguments: argparse.Namespace) -> CorpusConfig:
+    """What the first model that knows it was trained on."""
+    known = [p.corpus for p in predictors if p.corpus is not None]
+    if known:
+        return known[0]
+    # an n-gram from an ARPA file
+    if not hasattr(arguments, "corpus") or arguments.split or arguments.mix_weight in ("learn", "bins"):
+        raise UserError(
+            f"{arguments.model}: this model does not say what it was trained on, so it has no parts to be "
+            "evaluated on; name a text with --corpus"
+        )
+    return CorpusConfig(("",))
+
+
 def read_text(
-    arguments: argparse.Namespace, trained_on: CorpusConfig, vocabulary: Vocabulary
+    arguments: argparse.Namespace, trained_on: CorpusConfig, first: Predictor
 ) -> tuple[str, np.ndarray, tuple[int, int], int]:
     """What to evaluate on: a description, tokens, their range, and how many are unknown words."""
+    vocabulary = first.vocabulary
     asked = tuple(getattr(arguments, "corpus", trained_on.corpus))
     shown = " ".join(asked)
     if asked == trained_on.corpus:
@@ -97,7 +153,7 @@ def read_text(
     tokens, _ = encode_corpus(asked, vocabulary, trained_on.treatment)
     unknown = -1 if vocabulary.unk is None else vocabulary.unk
     oov = int(np.count_nonzero(tokens == unknown))
-    if oov and vocabulary.unk is None:
+    if oov and vocabulary.unk is None and not (first.knows_unknown and not arguments.mix_with):
         raise UserError(
             f"--corpus {shown}: {oov:,} words are not in the model's vocabulary, which has no symbol for "
             "them; train the model with --min-count 2 or more"

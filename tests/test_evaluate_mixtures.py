@@ -1,0 +1,169 @@
+"""Evaluation of n-grams and of mixtures from the command line."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from nplm_mpi.comm import serial
+from nplm_mpi.config import CorpusConfig
+from nplm_mpi.corpus import load
+from nplm_mpi.errors import UserError
+from nplm_mpi.evaluate import main
+from nplm_mpi.ngram import __main__ as ngram_command
+from nplm_mpi.ngram import load as load_ngram
+from nplm_mpi.train import main as train
+from tests.mpi import mpi_command
+from tests.ngram_oracle import DATA
+
+TEXT = str(DATA / "H15_vocab17.txt")
+CORPUS = ("--corpus", TEXT, "--stream", "--min-count", "0", "--split", "400,100,rest")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A network, three n-grams of the same corpus, an n-gram of another, and an ARPA import."""
+    folder = tmp_path_factory.mktemp("models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NPLM_MPI_CACHE", str(folder / "cache"))
+        train(serial(), ["--out", str(folder / "run"), "--epochs", "2", "--order", "3", "--json", *CORPUS])
+        made = {"network": str(folder / "run" / "best.h5")}
+        for name, options in {
+            "trigram": ["--kind", "interpolated"],
+            "kn": ["--kind", "kneser-ney", "--order", "3"],
+            "class": ["--kind", "class", "--classes", "5", "--passes", "3"],
+        }.items():
+            made[name] = str(folder / f"{name}.h5")
+            ngram_command.main(serial(), [*options, *CORPUS, "--out", made[name], "--json"])
+        made["arpa"] = str(folder / "arpa.h5")
+        ngram_command.main(serial(), ["--read", made["kn"], "--arpa", str(folder / "kn.arpa"), "--json"])
+        ngram_command.main(serial(), ["--read", str(folder / "kn.arpa"), "--out", made["arpa"], "--json"])
+        made["other"] = str(folder / "other.h5")
+        other = [
+            "--corpus",
+            str(DATA / "H10_kn_train.txt"),
+            "--stream",
+            "--min-count",
+            "0",
+            "--split",
+            "rest,0,0",
+        ]
+        ngram_command.main(serial(), ["--order", "2", *other, "--out", made["other"], "--json"])
+        yield made
+
+
+def run(capsys, *argv):
+    capsys.readouterr()
+    main(serial(), [*argv, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", ["trigram", "kn", "class"])
+def test_an_ngram_is_evaluated_on_the_parts_of_its_corpus(files, capsys, name):
+    corpus = load(CorpusConfig((TEXT,), text="stream", min_count=0, split=("400", "100", "rest")))
+    model = load_ngram(files[name])
+    for part, (start, stop) in corpus.parts.items():
+        found = run(capsys, files[name], "--split", part)
+        start = 2 if part == "train" else start
+        expected = np.exp(-model.log_prob(corpus.tokens, np.arange(start, stop)).mean())
+        assert found["perplexity"] == pytest.approx(expected, rel=1e-12)
+        assert found["tokens"] == stop - start
+
+
+def test_a_mixture_adds_the_probabilities_of_both(files, capsys):
+    alone = [run(capsys, files[name])["perplexity"] for name in ("network", "trigram")]
+    found = run(capsys, files["network"], "--mix-with", files["trigram"], "--mix-weight", "0.5")
+    assert found["perplexities_alone"] == pytest.approx(alone, rel=1e-12)
+    assert found["perplexity"] < np.sqrt(alone[0] * alone[1])  # by the inequality of the means
+    for weight, expected in (("1", alone[0]), ("0", alone[1])):
+        mixed = run(capsys, files["network"], "--mix-with", files["trigram"], "--mix-weight", weight)
+        assert mixed["perplexity"] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("partner", ["trigram", "kn", "class"])
+def test_learned_weights_are_best_on_the_validation_part_and_bins_better(files, capsys, partner):
+    found = {
+        weight: run(
+            capsys, files["network"], "--mix-with", files[partner], "--mix-weight", weight, "--split", "valid"
+        )
+        for weight in ("0.1", "0.5", "0.9", "learn", "bins")
+    }
+    perplexities = {weight: result["perplexity"] for weight, result in found.items()}
+    assert perplexities["learn"] <= min(perplexities[w] for w in ("0.1", "0.5", "0.9")) + 1e-9
+    assert perplexities["bins"] <= perplexities["learn"] + 1e-9
+    assert len(found["learn"]["weights"]) == 1
+    assert len(found["bins"]["weights"]) > 1
+
+
+def test_other_text_is_evaluated_with_weights_from_the_validation_part(files, capsys, tmp_path):
+    text = tmp_path / "other.txt"
+    text.write_text(" ".join(load_ngram(files["kn"]).vocabulary.words[:9] * 5))
+    result = run(
+        capsys,
+        files["network"],
+        "--mix-with",
+        files["trigram"],
+        "--mix-weight",
+        "learn",
+        "--corpus",
+        str(text),
+    )
+    on_test = run(capsys, files["network"], "--mix-with", files["trigram"], "--mix-weight", "learn")
+    assert result["weights"] == on_test["weights"]
+    assert result["tokens"] == 45
+
+
+def test_several_ranks_say_the_same_as_one(files, capsys, tmp_path):
+    argv = [files["network"], "--mix-with", files["trigram"], "--mix-weight", "bins"]
+    expected = run(capsys, *argv)
+    found = json.loads(mpi_command(2, ["-m", "nplm_mpi.evaluate", *argv, "--json"]).stdout)
+    assert found["perplexity"] == pytest.approx(expected["perplexity"], rel=1e-6)  # float32
+    assert found["weights"] == pytest.approx(expected["weights"], abs=1e-4)
+
+
+def test_an_arpa_model_needs_a_text(files, capsys):
+    found = run(capsys, files["arpa"], "--corpus", TEXT)
+    assert found["tokens"] == 603
+    with pytest.raises(UserError, match="does not say what it was trained on"):
+        run(capsys, files["arpa"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ["network", "--mix-with", "other"],
+            "different vocabularies: only .*best.h5 has '.*; only .*other.h5 has '",
+        ),
+        (
+            ["network", "--mix-with", "trigram", "--mix-weight", "1.5"],
+            "--mix-weight 1.5: give a weight from 0 to 1",
+        ),
+        (
+            ["network", "--mix-with", "trigram", "--mix-weight", "-0.5"],
+            "--mix-weight -0.5: give a weight from 0 to 1",
+        ),
+        (
+            ["network", "--mix-with", "trigram", "--mix-weight", "half"],
+            "--mix-weight half: give a weight from 0 to 1",
+        ),
+        (
+            ["network", "--mix-with", "network", "--mix-weight", "bins"],
+            "frequency bins need the counts of an n-gram",
+        ),
+        (["network", "--mix-with", TEXT], "H15_vocab17.txt: is not an HDF5 file"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(files, argv, said):
+    with pytest.raises(UserError, match=said) as refusal:
+        main(serial(), [files.get(argument, argument) for argument in argv])
+    assert "\n" not in str(refusal.value)
+
+
+def test_exit_code_2_for_a_wrong_weight(files):
+    command = [sys.executable, "-m", "nplm_mpi.evaluate", files["kn"], "--mix-with", files["trigram"]]
+    done = subprocess.run([*command, "--mix-weight", "2"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
