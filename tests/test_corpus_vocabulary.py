@@ -67,6 +67,13 @@ def test_a_corpus_of_rare_words_only_is_refused():
         load_stream(DATA / "H06_all_unique.txt", min_count=4)
 
 
+def test_rare_words_are_the_reason_given_even_where_the_default_split_does_not_fit():
+    with pytest.raises(UserError, match=r"every word .* is rare"):
+        load(CorpusConfig((str(DATA / "H06_all_unique.txt"),)))
+    with pytest.raises(UserError, match=r"leaves the test part empty"):
+        load(CorpusConfig((str(DATA / "H06_all_unique.txt"),), min_count=1))
+
+
 def test_seventeen_frequent_words_are_seventeen_rows():
     for min_count in (0, 4):
         corpus = load_stream(DATA / "H15_vocab17.txt", min_count=min_count)
@@ -140,7 +147,7 @@ def test_the_vocabulary_follows_its_definition(tmp_path_factory, words, min_coun
 
 def test_every_fault_of_a_vocabulary_file_is_named_with_its_line():
     with pytest.raises(UserError) as caught:
-        load_stream(DATA / "H08_text.txt", vocabulary=str(DATA / "H08_dup_vocab.txt"))
+        load(CorpusConfig((str(DATA / "H08_text.txt"),), vocabulary=str(DATA / "H08_dup_vocab.txt")))
     message = str(caught.value)
     for fault in (
         "line 4 repeats 'the'",

@@ -38,8 +38,10 @@ def reserved_words(text: str, treatment: str, allow_unk: bool) -> tuple[str, ...
     return (() if allow_unk else (UNK,)) + boundary + symbols(treatment)
 
 
-def build_vocabulary(types: TypeCounts, config: CorpusConfig, text: str) -> tuple[Vocabulary, np.ndarray]:
-    """Decide which words are kept.
+def build_vocabulary(
+    types: TypeCounts, config: CorpusConfig, text: str, given: set[str] | None
+) -> tuple[Vocabulary, np.ndarray]:
+    """Decide which words are kept: the given ones, or those seen often enough.
 
     Returns
     -------
@@ -55,10 +57,7 @@ def build_vocabulary(types: TypeCounts, config: CorpusConfig, text: str) -> tupl
     forms = [treat(word, config.treatment) for word in types.words]
     forms[0] = (EOS, None)
     counted = types.train if config.vocabulary_from == "train" else types.used
-    if config.vocabulary:
-        kept = given_words(config.vocabulary, text)
-    else:
-        kept = frequent_words(forms, counted.tolist(), config)
+    kept = frequent_words(forms, counted.tolist(), config) if given is None else given
     targets = [resolve(form, otherwise, kept) for form, otherwise in forms]
     if text == "sentences":
         targets[0] = EOS
@@ -73,12 +72,10 @@ def build_vocabulary(types: TypeCounts, config: CorpusConfig, text: str) -> tupl
         else:
             train[target] += count
     if not any(train.values()):
-        raise UserError(nothing_left(types, config))
+        raise UserError(nothing_left(int(np.count_nonzero(types.train[1:])), config))
 
     used = types.used.tolist()
-    has_unk = bool(config.vocabulary) or any(
-        target == UNK and used[i] > 0 for i, target in enumerate(targets)
-    )
+    has_unk = given is not None or any(target == UNK and used[i] > 0 for i, target in enumerate(targets))
     words, counts = arrange(train, merged if has_unk else None, sentences if text == "sentences" else None)
     ids = {word: i for i, word in enumerate(words)}
     # Type 0 does not occur in a stream; types outside the used parts may have no id.
@@ -93,8 +90,10 @@ def resolve(form: str, otherwise: str | None, kept: set[str]) -> str:
     return otherwise if otherwise in kept else UNK
 
 
-def given_words(path: str, text: str) -> set[str]:
-    """Ordinary words of a vocabulary file."""
+def given_words(path: str, text: str) -> set[str] | None:
+    """Ordinary words of the vocabulary file; None where ``path`` is empty."""
+    if not path:
+        return None
     reserved = {UNK, BOS, EOS} if text == "sentences" else {UNK}
     return set(read_vocabulary_file(path)) - reserved
 
@@ -133,15 +132,15 @@ def frequent_words(
     return kept
 
 
-def nothing_left(types: TypeCounts, config: CorpusConfig) -> str:
-    """Why no word of the training part is in the vocabulary."""
-    n = int(np.count_nonzero(types.train[1:]))
+def nothing_left(types: int, config: CorpusConfig) -> str:
+    """Why no word of a training part with so many types is in the vocabulary."""
     if config.vocabulary:
         return (
-            f"--vocabulary {config.vocabulary}: none of its words occurs in the training part ({n:,} types)"
+            f"--vocabulary {config.vocabulary}: none of its words occurs in the training part "
+            f"({types:,} types)"
         )
     return (
-        f"--min-count {config.min_count}: every word of the training part is rare (none of its {n:,} types "
-        f"is seen {config.min_count} times), so nothing is left to learn; give a smaller --min-count or "
-        "more text"
+        f"--min-count {config.min_count}: every word of the training part is rare (none of its {types:,} "
+        f"types is seen {config.min_count} times), so nothing is left to learn; "
+        "give a smaller --min-count or more text"
     )

@@ -1,5 +1,7 @@
 """Folders that are made once, completely or not at all, and checked before use."""
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -114,23 +116,21 @@ def make_folder(root: Path, name: str, recipe: dict[str, Any], fill: Callable[[P
 
 
 def settle(fresh: Path, folder: Path) -> None:
-    """Rename ``fresh`` to ``folder``, unless a sound one stands there; a damaged one is removed."""
-    for _ in range(10):
-        try:
-            fresh.rename(folder)
-            return
-        except OSError:
-            if not folder.exists():
-                raise
+    """Rename ``fresh`` to ``folder``, unless a sound one stands there; a damaged one is removed.
+
+    One process at a time: without the lock a process could take away as damaged the folder that
+    another one has put there since it looked.
+    """
+    with open(folder.parent.with_suffix(".lock"), "wb") as lock:
+        with contextlib.suppress(OSError):  # some network file systems know no locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if is_sound(folder):
             return
-        damaged = folder.with_name(f".old-{uuid.uuid4().hex}")
-        try:
+        if folder.exists():
+            damaged = folder.with_name(f".old-{uuid.uuid4().hex}")
             folder.rename(damaged)
-        except FileNotFoundError:
-            continue  # another process was faster
-        shutil.rmtree(damaged, ignore_errors=True)
-    raise UserError(f"{folder}: keeps being damaged by another program; remove it by hand")
+            shutil.rmtree(damaged, ignore_errors=True)
+        fresh.rename(folder)
 
 
 def sweep(parent: Path) -> None:

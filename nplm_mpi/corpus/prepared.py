@@ -16,7 +16,7 @@ import numpy as np
 
 from nplm_mpi.config import CorpusConfig
 from nplm_mpi.corpus import cache
-from nplm_mpi.corpus.building import TypeCounts, build_vocabulary, reserved_words
+from nplm_mpi.corpus.building import TypeCounts, build_vocabulary, given_words, nothing_left, reserved_words
 from nplm_mpi.corpus.sources import Source, file_source, find_source
 from nplm_mpi.corpus.splits import PARTS, cut, move_to_sentence_ends, parse_split
 from nplm_mpi.corpus.text import WordNumbers, number_words
@@ -148,6 +148,7 @@ def build(
     recipe: dict[str, Any],
 ) -> None:
     """Fill ``folder``: number all words, decide on the vocabulary, renumber."""
+    given = given_words(config.vocabulary, text)
     numbers = WordNumbers()
     refused = reserved_words(text, config.treatment, config.allow_unk)
     raw = folder / "words.bin"
@@ -162,12 +163,19 @@ def build(
             ends.append(file.tell() // 4)
             if ends[-1] == (ends[-2] if len(ends) > 1 else 0):
                 raise UserError(f"{part.origin}: holds no word (an empty file or blank lines only)")
-    parts, unused = divide(np.memmap(raw, np.int32, "r"), ends, config, source, others, text)
+    try:
+        parts, unused = divide(np.memmap(raw, np.int32, "r"), ends, config, source, others, text)
+    except UserError:
+        # Where even the whole text is too little to learn from, no other split would help.
+        counts = count_types(raw, 0, ends[-1], len(numbers))[1:]
+        if given is None and counts.max() < config.min_count:
+            raise UserError(nothing_left(len(counts), config)) from None
+        raise
     used = max(stop for _, stop in parts.values())
     train = count_types(raw, 0, parts["train"][1], len(numbers))
     later = count_types(raw, parts["train"][1], used, len(numbers))
     types = TypeCounts(numbers.words(), train, train + later)
-    vocabulary, table = build_vocabulary(types, config, text)
+    vocabulary, table = build_vocabulary(types, config, text, given)
     write_tokens(folder / "tokens.npy", raw, used, table)
     raw.unlink()
     cache.write_bytes(
