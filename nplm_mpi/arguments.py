@@ -81,13 +81,16 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         add_options(parser, section)
 
 
-def build_config(arguments: argparse.Namespace, default_preset: str) -> Config:
-    """The configuration that the arguments describe: --config, then --preset, then single options."""
+def build_config(arguments: argparse.Namespace, default_preset: str, started: Config | None = None) -> Config:
+    """The configuration that the arguments describe: --config, then --preset, then single options.
+
+    ``started`` is that of a run to be continued: it holds where the arguments are silent.
+    """
     given = vars(arguments)
     names = {field.name for section in SECTIONS.values() for field in dataclasses.fields(section)}
     explicit = {name: _tuple(value) for name, value in given.items() if name in names}
-    base = read_yaml(arguments.config) if arguments.config else Config()
-    chosen = arguments.preset or ("" if arguments.config else default_preset)
+    base = read_yaml(arguments.config) if arguments.config else started or Config()
+    chosen = arguments.preset or ("" if arguments.config or started else default_preset)
     return base.replace(**{**(preset(chosen) if chosen else {}), **explicit})
 
 

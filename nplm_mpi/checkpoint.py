@@ -415,6 +415,6 @@ def latest_good(folder: str | os.PathLike) -> tuple[Path, str | None]:
 
 def remove_leftovers(folder: str | os.PathLike) -> None:
     """Delete the unfinished files that a killed run left.  Not collective."""
-    for name in (LATEST, PREVIOUS, BEST):
+    for name in (LATEST, PREVIOUS, BEST, "config.yaml", "metrics.jsonl"):
         for path in files.temporary_names(Path(folder) / name):
             path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from nplm_mpi import __version__
 from nplm_mpi.comm import Comm, serial, world
 from nplm_mpi.config import unknown_name
-from nplm_mpi.errors import UserError
+from nplm_mpi.errors import Stop, UserError
 
 Command = Callable[[Comm, Sequence[str]], None]
 
@@ -42,6 +42,10 @@ def run(name: str, command: Command, argv: Sequence[str] | None = None) -> NoRet
             command(comm, sys.argv[1:] if argv is None else argv)
     except UserError as error:
         leave_after_mistake(name, comm, error)
+    except Stop as stop:
+        if comm.is_root:
+            print(f"nplm_mpi.{name}: {stop}", file=sys.stderr, flush=True)
+        sys.exit(stop.code)
     except BrokenPipeError:
         # The reader of our output has gone, as in `... | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

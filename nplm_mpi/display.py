@@ -59,6 +59,9 @@ class Display:
     def __call__(self, event: str, entry: dict[str, Any]) -> None:
         if not self.speaks:
             return
+        if event == "warning":
+            self.say(f"warning: {entry['message']}")
+            return
         spent = entry["seconds_compute"] + entry["seconds_communication"]
         speed = entry["words_per_second"]
         share = entry["seconds_communication"] / max(spent, 1e-9)

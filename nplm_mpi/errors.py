@@ -15,3 +15,21 @@ class UserError(Exception):
     """
 
     collective = False
+
+
+class Stop(Exception):
+    """All ranks leave together, early but in order: an exit code and one line that says why.
+
+    Every rank raises it at the same point; commands print the line without a traceback.
+
+    Parameters
+    ----------
+    code : int
+        0 when all is well (asked to stop, can be continued), 1 for a failed run,
+        128 + number for a signal.
+    message : str
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code

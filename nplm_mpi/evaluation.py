@@ -1,6 +1,7 @@
 """Perplexity: exp of minus the average natural log probability, every token counted once."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,11 +50,16 @@ def token_log_probs(model: Model, examples: Examples) -> np.ndarray:
     return log_p
 
 
-def evaluate(model: Model, examples: Examples) -> Evaluation:
-    """The perplexity of ``model`` on ``examples``. Collective, as :func:`token_log_probs`."""
+def evaluate(model: Model, examples: Examples, between: Callable[[], None] = lambda: None) -> Evaluation:
+    """The perplexity of ``model`` on ``examples``. Collective, as :func:`token_log_probs`.
+
+    ``between`` is called now and then, on all ranks at the same point; it may raise to
+    give up.
+    """
     total = 0.0
     for begin in range(0, len(examples), CHUNK):
         end = min(begin + CHUNK, len(examples))
         contexts, words = examples.look_up(np.arange(examples.start + begin, examples.start + end))
         total += float(model.log_prob(contexts, words).sum())
+        between()
     return Evaluation(len(examples), total)

@@ -61,7 +61,13 @@ def _arrays(p: Parameters, c: Any) -> dict[str, Whole | Sliced]:
         return Sliced(p.V, p.start, p.stop, lambda lo, hi: factor * part[lo - p.start : hi - p.start])
 
     one = p.dtype.type(1)
-    arrays: dict[str, Whole | Sliced] = {"C": Whole(c * p.C), "H": Whole(c * p.H), "d": Whole(p.d)}
+    # All ranks hold all of C; rank 0 hands out its rows, so that no second C is needed.
+    all_or_none = (0, p.V) if p.rank == 0 else (p.V, p.V)
+    arrays: dict[str, Whole | Sliced] = {
+        "C": Sliced(p.V, *all_or_none, lambda lo, hi: c * p.C[lo:hi]),
+        "H": Whole(c * p.H),
+        "d": Whole(p.d),
+    }
     arrays["U"] = rows(p.U, c)
     if p.shape.direct:
         arrays["W"] = rows(p.W, c)

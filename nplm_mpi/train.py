@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields
@@ -14,51 +13,75 @@ import numba
 from nplm_mpi import __version__, checkpoint, cli
 from nplm_mpi.arguments import Parser, add_config_options, build_config
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import Config, write_yaml
+from nplm_mpi.config import Config
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
 from nplm_mpi.display import Display, duration, number, print_table
-from nplm_mpi.errors import UserError
+from nplm_mpi.errors import Stop, UserError
 from nplm_mpi.model import Model
 from nplm_mpi.model_file import load_model
 from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import Partition
-from nplm_mpi.training import State, Training, final_evaluation, unigram_log_probs
+from nplm_mpi.run_folder import (
+    Found,
+    check_same_run,
+    check_same_text,
+    find_run,
+    make_folder,
+    trim_metrics,
+    write_config,
+)
+from nplm_mpi.signals import Signals
+from nplm_mpi.training import State, Training, final_evaluation, fingerprint, unigram_log_probs
 
 EXAMPLES = """
 mpirun -n 2 python -m nplm_mpi.train
 mpirun -n 40 python -m nplm_mpi.train --preset mlp9 --corpus brown --out runs/mlp9
 python -m nplm_mpi.train --corpus text.txt --order 4 --hidden 100 --batch 16 --lr 0.02
+mpirun -n 40 python -m nplm_mpi.train --out runs/mlp9 --resume
 """
 
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Train as the arguments say. Collective."""
+    with Signals(comm.abort) as signals:
+        run(comm, argv, signals)
+
+
+def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
+    """Train as the arguments say, until done or asked to stop. Collective."""
     started = time.perf_counter()
     with cli.same_on_all_ranks():
         parser = Parser("train", "Train a neural probabilistic language model.", EXAMPLES)
         add_config_options(parser)
-        config = build_config(parser.parse_args(argv), default_preset="small")
+        arguments = parser.parse_args(argv)
+        config = build_config(arguments, default_preset="small")
         check_cores(comm, config.training.threads)
-    out = comm.on_root(make_folder, config, comm.size)
+    found = comm.on_root(find_run, config.output.out) if config.output.resume else None
+    with cli.same_on_all_ranks():
+        if found:
+            config = build_config(arguments, default_preset="small", started=found.config)
+            check_same_run(found.config, config, config.output.out)
+    out = Path(config.output.out) if found else comm.on_root(make_folder, config.output.out)
     corpus = open_on_all(comm, config)
     with cli.same_on_all_ranks():
         check_long_enough(corpus, config.model.order)
-    model, state = start_or_resume(comm, config, corpus, out)
-    if comm.is_root:
-        write_yaml(
-            out / "config.yaml", config, f"nplm_mpi {__version__}, python -m nplm_mpi.train --config THIS"
-        )
+    model, state = (
+        resume(comm, config, corpus, found.path) if found and found.path else start(comm, config, corpus)
+    )
+    comm.on_root(tidy, out, config, state)
 
     total = config.training.epochs * max(len_of_epoch(config, corpus), 1)
     with Display(total, comm.is_root) as display:
         for line in describe(comm, config, corpus):
             display.say(line)
-        training = Training(config, corpus, model, out, state, display)
+        training = Training(config, corpus, model, out, state, display, signals)
+        if found:
+            display.say(tell_resumed(found, training))
         ready = time.perf_counter()
         state = training.run()
         trained = time.perf_counter() - ready
     results: dict[str, Any] = {}
-    if config.output.evaluate and config.training.max_examples != 0:
+    if config.output.evaluate and config.training.max_examples != 0 and not training.unsaved:
         results = final_evaluation(training, lambda: checkpoint.open_model(out / "best.h5"))
     summary = {
         "parameters": config.model.count_parameters(len(corpus.vocabulary)),
@@ -69,15 +92,22 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         if state.history
         else None,
         **results,
-        "words_per_second": state.examples / trained if trained > 0 else 0.0,
+        "words_per_second": training.trained_here / trained if trained > 0 else 0.0,
         "seconds_starting": ready - started,
         "seconds_training": trained,
         "seconds_communication": comm.seconds,
+        "seconds_saving": training.cost.seconds,
+        "files_saved": training.cost.files,
+        "bytes_saved": training.cost.bytes,
         "ranks": comm.size,
         "out": str(out),
     }
     if comm.is_root:
         show(summary, config.output.json)
+    if training.unsaved:
+        raise Stop(
+            1, f"{' and '.join(sorted(training.unsaved))} could not be written at the end of the training"
+        )
 
 
 def check_cores(comm: Comm, threads: int) -> None:
@@ -85,28 +115,6 @@ def check_cores(comm: Comm, threads: int) -> None:
     cores = len(os.sched_getaffinity(0))
     if threads > cores:
         raise UserError(f"--threads {threads}: this process may use {cores} cores; give at most that")
-
-
-def make_folder(config: Config, ranks: int) -> Path:
-    """The run's folder, created; refuses one that holds a run already."""
-    out = Path(config.output.out or time.strftime("run-%Y%m%d-%H%M%S"))
-    if config.output.resume and not config.output.out:
-        raise UserError("--resume: name the run's folder with --out")
-    if (out / "checkpoint.h5").exists() or (out / "config.yaml").exists():
-        if not config.output.resume:
-            raise UserError(
-                f"--out {out}: holds a run already; continue it with --resume or name another folder"
-            )
-    elif config.output.resume:
-        raise UserError(f"--resume: {out} holds no run; check --out, or leave --resume away to start one")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written ({error.strerror}); name another folder") from error
-    return out
 
 
 def open_on_all(comm: Comm, config: Config) -> Corpus:
@@ -119,23 +127,55 @@ def open_on_all(comm: Comm, config: Config) -> Corpus:
     return open_prepared(path)
 
 
-def start_or_resume(comm: Comm, config: Config, corpus: Corpus, out: Path) -> tuple[Model, State]:
-    """A fresh model and state, or those of the folder's checkpoint. Collective."""
+def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[Model, State]:
+    """A fresh model and state. Not collective."""
     settings, V = config.training, len(corpus.vocabulary)
-    if config.output.resume:
-        path, message = comm.on_root(checkpoint.latest_good, out)
-        if message and comm.is_root:
-            print(message, file=sys.stderr)
-        model, _, file = load_model(
-            path, comm, settings.batch, settings.weight_decay, collectives(config), verify=False
-        )
-        with file:
-            saved = file.training or {}
-            return model, State(**{f.name: saved[f.name] for f in fields(State)})
     parameters = Parameters(config.model, V, Partition(V, comm.size), comm.rank, settings.dtype)
     log_unigram = unigram_log_probs(corpus.vocabulary.counts) if settings.init_bias == "unigram" else None
     parameters.initialize(settings.seed, log_unigram, corpus.vocabulary.bos)
     return Model(comm, parameters, settings.batch, settings.weight_decay, collectives(config)), State()
+
+
+def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[Model, State]:
+    """Model and state of a checkpoint that was found good. Collective.
+
+    Raises
+    ------
+    UserError
+        If the corpus is another one.
+    """
+    settings = config.training
+    model, vocabulary, file = load_model(
+        path, comm, settings.batch, settings.weight_decay, collectives(config), verify=False
+    )
+    with file:
+        saved = file.training or {}
+    comm.on_root(lambda: check_same_text(saved.get("corpus"), fingerprint(corpus), config.output.out))
+    with cli.same_on_all_ranks():
+        if vocabulary.words != corpus.vocabulary.words:
+            raise UserError(
+                f"--resume: the vocabulary is not that of the run in {config.output.out}; restore it"
+            )
+    return model, State(**{f.name: saved[f.name] for f in fields(State)})
+
+
+def tidy(out: Path, config: Config, state: State) -> None:
+    """Make the folder's texts agree with where the run begins. On rank 0."""
+    trim_metrics(out, state.updates)
+    write_config(out, config, f"nplm_mpi {__version__}, python -m nplm_mpi.train --config THIS")
+
+
+def tell_resumed(found: Found, training: Training) -> str:
+    """What a user wants to know about a run that goes on."""
+    state = training.state
+    done = f"{state.examples:,} examples, {state.epoch} epochs"
+    if not training.finished:
+        text = f"continuing after {done}"
+    elif state.epoch < training.config.training.epochs:
+        text = f"the run is finished: {done}, stopped early; nothing to train"
+    else:
+        text = f"the run is finished: {done}; nothing to train; raise --epochs to go on"
+    return f"{found.message}\n{text}" if found.message else text
 
 
 def collectives(config: Config) -> str:
@@ -178,6 +218,12 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         ("test perplexity", number(summary.get("test_perplexity"))),
         ("speed", f"{summary['words_per_second']:,.0f} words/s, {duration(summary['seconds_training'])}"),
         ("communication", f"{summary['seconds_communication'] / max(summary['seconds_training'], 1e-9):.1%}"),
+        (
+            "saving",
+            f"{summary['seconds_saving'] / max(summary['seconds_training'], 1e-9):.1%}: "
+            f"{summary['files_saved']} files, {summary['bytes_saved'] / 1e6:,.1f} MB, "
+            f"{duration(summary['seconds_saving'])}",
+        ),
         ("files", f"{summary['out']}/best.h5, checkpoint.h5, metrics.jsonl, config.yaml"),
     ]
     print_table("summary", rows)

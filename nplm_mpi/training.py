@@ -2,25 +2,42 @@
 
 import json
 import math
+import signal
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from nplm_mpi.checkpoint import NonFiniteError, SaveError
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config, parse_interval
 from nplm_mpi.corpus import Corpus
+from nplm_mpi.errors import Stop
 from nplm_mpi.evaluation import Evaluation, evaluate
 from nplm_mpi.examples import Examples, shuffle_key
 from nplm_mpi.model import Model
 from nplm_mpi.model_file import read_into, save_model
+from nplm_mpi.replicas import find_difference
+from nplm_mpi.signals import EXIT_CODES, LEVELS, Signals
 
 
-class NonFinite(Exception):
-    """The likelihood or a parameter became NaN or infinite."""
+class NonFinite(Stop):
+    """The likelihood or a parameter became NaN or infinite; nothing was saved since."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(1, f"{message}; the last checkpoint is untouched; try a smaller --lr")
+
+
+class Interrupted(Exception):
+    """Ranks received a signal and agreed to stop; raised on all at the same point."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.level = level
 
 
 @dataclass
@@ -41,8 +58,6 @@ class State:
         Best validation perplexity.
     stale : int
         Epochs since then.
-    finished : bool
-        Nothing is left to do.
     history : list of dict
         One entry per completed epoch.
     """
@@ -55,7 +70,6 @@ class State:
     best: float | None = None
     best_epoch: int = 0
     stale: int = 0
-    finished: bool = False
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -84,6 +98,14 @@ class Training:
         Where to continue.
     listen : callable
         Called on all ranks with the kind of an event and its numbers, to show them.
+    signals : Signals
+        What asks the run to stop.
+
+    Attributes
+    ----------
+    unsaved : set of str
+        Names of files whose last writing failed.
+    cost : SavingCost
     """
 
     def __init__(
@@ -94,20 +116,37 @@ class Training:
         out: Path,
         state: State,
         listen: Callable[[str, dict[str, Any]], None],
+        signals: Signals,
     ) -> None:
         self.config, self.corpus, self.model, self.out, self.state = config, corpus, model, out, state
         self.comm: Comm = model.comm
-        self.listen = listen
+        self.listen, self.signals = listen, signals
+        self.unsaved: set[str] = set()
+        self.cost = SavingCost()
+        self.examples_before = state.examples
+        self.fingerprint = self.comm.on_root(fingerprint, corpus)
         self.parts = {name: self._examples(name, complete=name == "train") for name in corpus.parts}
         limit = config.training.max_examples
         self.per_epoch = len(self.parts["train"]) if limit < 0 else min(limit, len(self.parts["train"]))
         self.started = time.perf_counter() - state.seconds
-        self.pulse = Pulse(self.comm, config.output.checkpoint_every, config.output.log_every)
+        self.pulse = Pulse(self.comm, config.output.checkpoint_every, config.output.log_every, signals)
 
     def _examples(self, part: str, complete: bool) -> Examples:
         start, stop = self.corpus.parts[part]
         order = self.config.model.order
         return Examples(self.corpus.tokens, start, stop, order, self.corpus.vocabulary, complete)
+
+    @property
+    def trained_here(self) -> int:
+        """Examples that this process has trained on, without those before a resumption."""
+        return self.state.examples - self.examples_before
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is left to train."""
+        settings, state = self.config.training, self.state
+        stale = settings.patience > 0 and state.stale >= settings.patience
+        return stale or state.epoch >= settings.epochs or not self.per_epoch
 
     def run(self) -> State:
         """Train to the end. Collective.
@@ -116,29 +155,41 @@ class Training:
         ------
         NonFinite
             On all ranks, with the position of the example.
+        Stop
+            On all ranks: asked to by a signal, with everything saved; or because
+            ranks do not agree.
         """
+        self.signals.graceful = True
+        try:
+            if self.state.updates == 0:
+                self.save_checkpoint()
+            while not self.finished:
+                self.train_epoch()
+                self.end_epoch()
+        except Interrupted as interrupted:
+            self.stop(interrupted.level)
+        finally:
+            self.signals.graceful = False
+        return self.state
+
+    def train_epoch(self) -> None:
+        """The updates from the current position to the end of the epoch."""
         state, settings = self.state, self.config.training
-        while state.epoch < settings.epochs and self.per_epoch and not state.finished:
-            key = shuffle_key(settings.seed, state.epoch) if settings.shuffle else None
-            batches = self.parts["train"].batches(settings.batch, state.position, self.per_epoch, key)
-            for contexts, words in batches:
-                rate = settings.lr / (1 + settings.lr_decay * state.examples)
-                self.count(self.model.update(contexts, words, rate))
-                if self.pulse.due(state.updates):
-                    self.log_and_save()
-            self.end_epoch()
-        state.finished = True
-        self.save_checkpoint()
-        return state
+        key = shuffle_key(settings.seed, state.epoch) if settings.shuffle else None
+        for contexts, words in self.parts["train"].batches(
+            settings.batch, state.position, self.per_epoch, key
+        ):
+            rate = settings.lr / (1 + settings.lr_decay * state.examples)
+            self.count(self.model.update(contexts, words, rate))
+            if self.pulse.due(state.updates):
+                self.log_and_save()
 
     def count(self, log_p: np.ndarray) -> None:
         """Add one update's examples to the epoch's score."""
         state, gained = self.state, float(log_p.sum())
         if not math.isfinite(gained):
-            where = (
-                f"examples {state.position + 1} to {state.position + len(log_p)} of epoch {state.epoch + 1}"
-            )
-            raise NonFinite(f"the log likelihood of {where} is {gained}: try a smaller --lr")
+            first = state.position + int(np.argmin(np.isfinite(log_p))) + 1
+            raise NonFinite(f"the log likelihood of example {first} of epoch {state.epoch + 1} is {gained}")
         state.log_likelihood += gained
         state.position += len(log_p)
         state.examples += len(log_p)
@@ -148,28 +199,31 @@ class Training:
         """Between two updates: what the pulse says is due."""
         if self.pulse.log:
             self.log("progress")
+        if self.pulse.level:
+            raise Interrupted(self.pulse.level)
         if self.pulse.save:
             self.save_checkpoint()
 
     def end_epoch(self) -> None:
-        """Evaluate, keep the best model, decide whether to go on, save."""
-        state, settings = self.state, self.config.training
+        """Evaluate, keep the best model, save."""
+        state = self.state
         result: dict[str, Any] = {"epoch": state.epoch + 1, "train_perplexity": state.train_perplexity}
+        better = True
         if self.config.output.evaluate and len(self.parts["valid"]):
-            valid = evaluate(self.model, self.parts["valid"]).perplexity
+            valid = evaluate(self.model, self.parts["valid"], self.pulse.give_way).perplexity
+            if not math.isfinite(valid):
+                raise NonFinite(f"the validation perplexity after epoch {state.epoch + 1} is {valid}")
             result["valid_perplexity"] = valid
-            if state.best is None or valid < state.best:
-                state.best, state.best_epoch, state.stale = valid, state.epoch + 1, 0
-                save_model(self.out / "best.h5", self.model, self.corpus.vocabulary, self.config)
-            else:
-                state.stale += 1
-        else:
-            state.best_epoch = state.epoch + 1
-            save_model(self.out / "best.h5", self.model, self.corpus.vocabulary, self.config)
+            better = state.best is None or valid < state.best
+            state.best = valid if better else state.best
+        if better:
+            self.save("best.h5")
+        state.best_epoch, state.stale = (
+            (state.epoch + 1, 0) if better else (state.best_epoch, state.stale + 1)
+        )
         state.history.append(result)
         self.log("epoch", **result)
         state.epoch, state.position, state.log_likelihood = state.epoch + 1, 0, 0.0
-        state.finished = settings.patience > 0 and state.stale >= settings.patience
         self.save_checkpoint()
 
     def log(self, event: str, **more: Any) -> None:
@@ -190,15 +244,87 @@ class Training:
         }
         self.listen(event, entry)
         if self.comm.is_root:
-            with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
+            try:
+                with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as file:
+                    file.write(json.dumps(entry) + "\n")
+            except OSError as error:
+                self.listen("warning", {"message": f"metrics.jsonl cannot be written: {error.strerror}"})
 
     def save_checkpoint(self) -> None:
-        """Write checkpoint.h5. Collective."""
+        """Write checkpoint.h5 unless the disk forbids it. Collective."""
+        difference = find_difference(self.comm, replicated(self.model))
+        if difference:
+            raise Stop(
+                1,
+                f"ranks disagree after update {self.state.updates}: {difference} is not what rank 0 has; "
+                "a processor or its memory is faulty; the last checkpoint is untouched",
+            )
         self.state.seconds = time.perf_counter() - self.started
-        save_model(
-            self.out / "checkpoint.h5", self.model, self.corpus.vocabulary, self.config, asdict(self.state)
+        self.save("checkpoint.h5", {**asdict(self.state), "corpus": self.fingerprint})
+
+    def save(self, name: str, training: dict[str, Any] | None = None) -> None:
+        """Write a model into the run's folder; a failure is a warning. Collective."""
+        start = time.perf_counter()
+        try:
+            size = save_model(self.out / name, self.model, self.corpus.vocabulary, self.config, training)
+            self.unsaved.discard(name)
+            self.cost.add(size, time.perf_counter() - start)
+        except SaveError as error:
+            self.unsaved.add(name)
+            self.listen("warning", {"message": f"{error}; training goes on, what was there is untouched"})
+        except NonFiniteError as error:
+            at = f"after example {self.state.position} of epoch {self.state.epoch + 1}"
+            raise NonFinite(f"{error} {at}") from None
+
+    def stop(self, level: int) -> NoReturn:
+        """Save and leave, because signal ``level`` asked for it. Collective."""
+        self.save_checkpoint()
+        name = signal.Signals(LEVELS[level]).name
+        if self.unsaved:
+            raise Stop(1, f"stopped by {name}, but {self.out / 'checkpoint.h5'} could not be written")
+        raise Stop(
+            EXIT_CODES[level],
+            f"stopped by {name} after {self.state.examples:,} examples; everything is in {self.out}: "
+            "--resume continues",
         )
+
+
+@dataclass
+class SavingCost:
+    """What writing files took so far.
+
+    Attributes
+    ----------
+    files : int
+    bytes : int
+    seconds : float
+    """
+
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def add(self, size: int, seconds: float) -> None:
+        """One more file."""
+        self.files, self.bytes, self.seconds = self.files + 1, self.bytes + size, self.seconds + seconds
+
+
+def replicated(model: Model) -> dict[str, np.ndarray]:
+    """What all ranks must hold alike."""
+    p = model.parameters
+    return {"C": p.C, "H": p.H, "d": p.d, "the scale": np.array([p.scale, model.Q])}
+
+
+def fingerprint(corpus: Corpus) -> dict[str, Any]:
+    """What tells one text from another, wherever it lies."""
+    crc = 0
+    for start in range(0, len(corpus.tokens), 1 << 20):
+        crc = zlib.crc32(np.ascontiguousarray(corpus.tokens[start : start + (1 << 20)]).data, crc)
+    return {
+        "tokens": len(corpus.tokens),
+        "crc32": crc,
+        "parts": {k: list(v) for k, v in corpus.parts.items()},
+    }
 
 
 class Pulse:
@@ -214,14 +340,23 @@ class Pulse:
         As ``--checkpoint-every``.
     log_every : float
         Seconds.
+    signals : Signals
+
+    Attributes
+    ----------
+    log, save : bool
+        What is due.
+    level : int
+        The highest :attr:`Signals.level` of all ranks.
     """
 
     BEAT = 0.25
 
-    def __init__(self, comm: Comm, save_every: str, log_every: float) -> None:
-        self.comm, self.log_every = comm, log_every
+    def __init__(self, comm: Comm, save_every: str, log_every: float, signals: Signals) -> None:
+        self.comm, self.log_every, self.signals = comm, log_every, signals
         self.save_every, self.save_unit = parse_interval(save_every)
         self.log = self.save = False
+        self.level = 0
         self.stride = 1
         self.last_log = self.last_save = self.last_beat = time.perf_counter()
         self.marked = (0, 0.0, self.last_beat)
@@ -238,6 +373,7 @@ class Pulse:
                 self.comm.is_root and now - self.last_log >= self.log_every,
                 self.comm.is_root and self.save_unit == "seconds" and now - self.last_save >= self.save_every,
                 per_update,
+                self.signals.level,
             ],
             np.float64,
         )
@@ -247,7 +383,15 @@ class Pulse:
         self.last_beat = now
         self.last_log = now if self.log else self.last_log
         self.last_save = now if self.save else self.last_save
-        return self.log or self.save
+        self.level = int(wishes[3])
+        return self.log or self.save or self.level > 0
+
+    def give_way(self) -> None:
+        """Raise :class:`Interrupted` if any rank was asked to stop. Collective: one Allreduce."""
+        level = np.array([float(self.signals.level)])
+        self.comm.allreduce_max(level)
+        if level[0]:
+            raise Interrupted(int(level[0]))
 
     def rates(self, examples: int, communication: float) -> dict[str, float]:
         """Words per second and seconds spent since the last call."""
