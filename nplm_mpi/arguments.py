@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from nplm_mpi.config import SECTIONS, Config, preset, read_yaml
