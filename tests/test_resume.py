@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -144,39 +145,54 @@ def dead(folder):
     train_to_update(communication.world(), 60, "--out", folder, "--checkpoint-every", "50")
 
 
-def whole(folder):
-    command(communication.world(), "--out", folder)
-
-
 def resumed(folder):
     command(communication.world(), "--out", folder, "--resume")
 
 
+@pytest.fixture(scope="module")
+def dead_on_three(tmp_path_factory):
+    """A run on 3 ranks that was killed, and the same on one rank that was not."""
+    folder = tmp_path_factory.mktemp("three")
+    mpi_run(3, dead, str(folder / "dead"))
+    serial("--out", folder / "whole")
+    return folder
+
+
 @pytest.mark.parametrize("ranks", [2, 5])
-def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, ranks):
-    mpi_run(3, dead, str(tmp_path / "dead"))
-    mpi_run(1, whole, str(tmp_path / "whole"))
+def test_a_run_goes_on_with_another_number_of_ranks(dead_on_three, tmp_path, ranks):
+    shutil.copytree(dead_on_three / "dead", tmp_path / "dead")
     mpi_run(ranks, resumed, str(tmp_path / "dead"))
-    (state_a, a), (state_b, b) = (contents(tmp_path / run / "checkpoint.h5") for run in ("whole", "dead"))
+    (state_a, a), (state_b, b) = (
+        contents(folder / "checkpoint.h5") for folder in (dead_on_three / "whole", tmp_path / "dead")
+    )
     assert state_a["updates"] == state_b["updates"]
     assert math.isclose(state_a["best"], state_b["best"], rel_tol=1e-5)
     for name in "CHdUWb":
         np.testing.assert_allclose(a[f"parameters/{name}"], b[f"parameters/{name}"], rtol=2e-3, atol=2e-5)
 
 
-def signalled(folder, level):
-    return signal_at_update(communication.world(), 40, level, "--out", folder)
+def signalled(folder):
+    comm = communication.world()
+    command(comm, "--out", f"{folder}/whole")
+    stops = []
+    for level in (1, 2, 3):
+        out = ["--out", f"{folder}/dead{level}"]
+        stops.append(signal_at_update(comm, 40, level, *out))
+        comm.barrier()
+        if comm.is_root:
+            shutil.copy(f"{folder}/dead{level}/checkpoint.h5", f"{folder}/stopped{level}.h5")
+        command(comm, *out, "--resume")
+    return stops
 
 
-@pytest.mark.parametrize("level, code", [(1, 0), (2, 130), (3, 143)])
-def test_a_signal_on_one_rank_stops_all_with_everything_saved(tmp_path, level, code):
-    stops = mpi_run(3, signalled, str(tmp_path / "dead"), level)
-    assert len(set(stops)) == 1 and stops[0][0] == code and "--resume continues" in stops[0][1]
-    state, _ = contents(tmp_path / "dead" / "checkpoint.h5")
-    assert state["updates"] in (40, 41)
-    mpi_run(3, resumed, str(tmp_path / "dead"))
-    mpi_run(3, whole, str(tmp_path / "whole"))
-    assert_same_files(tmp_path / "whole", tmp_path / "dead")
+def test_a_signal_on_one_rank_stops_all_with_everything_saved(tmp_path):
+    stops = mpi_run(3, signalled, str(tmp_path))
+    assert stops == [stops[0]] * 3
+    for level, (code, message), expected in zip((1, 2, 3), stops[0], (0, 130, 143), strict=True):
+        assert code == expected and "--resume continues" in message
+        state, _ = contents(tmp_path / f"stopped{level}.h5")
+        assert state["updates"] in (40, 41)
+        assert_same_files(tmp_path / "whole", tmp_path / f"dead{level}")
 
 
 def serial(*options):
