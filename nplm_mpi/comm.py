@@ -64,6 +64,7 @@ class Comm:
         self.rank: int = mpi.rank if mpi else 0
         self.size: int = mpi.size if mpi else 1
         self.traffic: dict[str, Traffic] = {}
+        self.parts: list[Comm] = []  # made by split, whose costs count here too
 
     @property
     def is_root(self) -> bool:
@@ -73,7 +74,8 @@ class Comm:
     @property
     def seconds(self) -> float:
         """Seconds spent in collectives so far, waiting for slower ranks included."""
-        return sum(traffic.seconds for traffic in self.traffic.values())
+        own = sum(traffic.seconds for traffic in self.traffic.values())
+        return own + sum(part.seconds for part in self.parts)
 
     def _count(self, kind: str, size: int, start: float) -> None:
         traffic = self.traffic.setdefault(kind, Traffic())
@@ -117,6 +119,14 @@ class Comm:
             self.traffic["allreduce_sum"].seconds += time.perf_counter() - start
 
         return finish
+
+    def allgather_blocks(self, array: np.ndarray) -> None:
+        """Fill a contiguous array of ``size`` equal blocks, of which each rank has set its own."""
+        if self.size == 1:
+            return
+        start = time.perf_counter()
+        self.mpi.Allgather(MPI.IN_PLACE, array)
+        self._count("allgather", array.nbytes, start)
 
     def bcast(self, value: Result | None = None, root: int = 0) -> Result:
         """A picklable value of ``root``, on all ranks."""
@@ -192,8 +202,12 @@ class Comm:
         return rows
 
     def split(self, color: int, key: int = 0) -> "Comm":
-        """The group of the ranks with the same ``color``, ordered by ``key``."""
-        return Comm(self.mpi.Split(color, key)) if self.mpi else Comm()
+        """The group of the ranks with the same ``color``, ordered by ``key``.
+
+        Its seconds count among those of this group.
+        """
+        self.parts.append(Comm(self.mpi.Split(color, key)) if self.mpi else Comm())
+        return self.parts[-1]
 
     def split_by_node(self) -> "Comm":
         """The group of the ranks that share this rank's memory."""

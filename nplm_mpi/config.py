@@ -126,6 +126,11 @@ class TrainingConfig:
         "gradients; auto: measure",
         choices=("auto", "one", "two", "paper"),
     )
+    grid: str = option(
+        "",
+        "RxC: R rows of C ranks; the rows share each mini-batch, the ranks of a row the vocabulary "
+        "(default, or '': one row of all ranks)",
+    )
     threads: int = option(1, "threads of each rank, for large slices")
     reproducible: bool = option(False, "bitwise the same model for every number of ranks (slower)")
 
@@ -143,6 +148,12 @@ class TrainingConfig:
         require(self.max_examples >= -1, f"--max-examples {self.max_examples}: give 0 or more")
         require(self.seed >= 0, f"--seed {self.seed}: give 0 or more")
         require(self.threads >= 1, f"--threads {self.threads}: give 1 or more")
+        if self.grid:
+            rows, _ = parse_grid(self.grid)
+            require(
+                self.batch >= rows,
+                f"--grid {self.grid}: {rows} rows share {self.batch} examples; give --batch {rows} or more",
+            )
         check_choices(self)
 
 
@@ -263,6 +274,16 @@ def parse_interval(text: str) -> tuple[float, str]:
         f"--checkpoint-every {text!r}: give updates (500), seconds (30s) or minutes (10m)",
     )
     return amount, "seconds" if unit else "updates"
+
+
+def parse_grid(text: str) -> tuple[int, int]:
+    """``"2x20"`` is (2, 20): rows, columns."""
+    rows, _, columns = text.partition("x")
+    require(
+        rows.isdecimal() and columns.isdecimal() and int(rows) > 0 and int(columns) > 0,
+        f"--grid {text!r}: give rows x columns, as in 2x20",
+    )
+    return int(rows), int(columns)
 
 
 def _table1(order: int, hidden: int, features: int, direct: bool) -> dict[str, Any]:

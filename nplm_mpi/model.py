@@ -50,6 +50,7 @@ class Workspace:
     sums: np.ndarray
     N: np.ndarray
     R: np.ndarray
+    mean_log_S: float = math.nan
 
     @classmethod
     def allocate(cls, K: int, h: int, inputs: int, D: int, dtype: np.dtype) -> "Workspace":
@@ -73,6 +74,28 @@ class Workspace:
         )
 
 
+@dataclass(frozen=True)
+class Rates:
+    """The step sizes of one update, for what the arrays hold.
+
+    Attributes
+    ----------
+    biases : float
+        eps, for b and d.
+    weights : float
+        eps / c, for C and H.
+    outputs : float
+        For the stored [U | W] per unit of the stored z.
+    scale : float
+        c after the update.
+    """
+
+    biases: np.floating
+    weights: np.floating
+    outputs: np.floating
+    scale: float
+
+
 class Model:
     """The network of section 2 on the ranks of ``comm``.
 
@@ -92,12 +115,18 @@ class Model:
     ----------
     Q : float
         The last update's mean log S, natural; nan before the first one.
+    writes_rows : bool
+        Whether this rank's rows of O go into files: of several ranks with the same
+        rows only one does.
     """
+
+    writes_rows = True
 
     def __init__(
         self, comm: Comm, parameters: Parameters, batch: int = 1, decay: float = 0.0, collectives: str = "one"
     ) -> None:
         self.comm, self.parameters, self.batch = comm, parameters, batch
+        self.row = comm  # the ranks that hold all of O between them: all, unless in a grid
         self.decay, self.collectives = decay, collectives
         self.Q = float("nan")
         self._E = np.zeros((parameters.stop - parameters.start, batch), parameters.dtype)
@@ -131,36 +160,52 @@ class Model:
         maximum and the sums once more.
         """
         p = self.parameters
-        w = self._workspace(len(words))
-        direct, c = p.shape.direct, p.dtype.type(p.scale)
+        rates = self._rates(len(words), rate)
         own_words = words - np.int32(p.start)
-        eps, shrunk = p.dtype.type(rate), p.scale * (1 - len(words) * rate * self.decay)
-        eps_over_c = p.dtype.type(rate / shrunk)
 
-        # Forward
+        w = self._forward(contexts, own_words)
+        self.Q = w.mean_log_S
+        self._backward(w, own_words, rates)
+        self._pending = w.step  # 2(a): b, W, U wait for the next forward pass
+        kernels.ascend_hidden(p.H, p.d, w.x, w.do, rates.biases, rates.weights)  # 2(c): d, H
+        kernels.ascend_features(p.C, contexts, w.dx, rates.weights)  # 2(d)
+        self._shrink(rates.scale)
+        return w.log_p
+
+    def _forward(self, contexts: np.ndarray, own_words: np.ndarray) -> Workspace:
+        """Steps 1(a) to 1(f) of K examples."""
+        p, w = self.parameters, self._workspace(len(own_words))
+        c = p.dtype.type(p.scale)
         kernels.look_up_features(p.C, contexts, c, w.x)  # 1(a)
         kernels.hidden_units(p.H, p.d, w.x, c, w.a)  # 1(b)
-        kernels.output_inputs(w.a, w.x, direct, c, w.z)
+        kernels.output_inputs(w.a, w.x, p.shape.direct, c, w.z)
         self._forward_outputs(w, own_words)  # 1(c), 1(d)
-        self.Q = kernels.log_likelihood(w.sums, w.Q, w.log_p)  # 1(e), 1(f)
+        w.mean_log_S = kernels.log_likelihood(w.sums, w.Q, w.log_p)  # 1(e), 1(f)
+        return w
 
-        # Backward
-        kernels.output_gradient(w.sums, w.N, w.R, w.dz)  # 2(a)
+    def _backward(self, w: Workspace, own_words: np.ndarray, rates: Rates) -> None:
+        """Steps 2(a) to 2(c) up to the gradients: E, step, dL/do and dL/dx; no parameter changes."""
+        p = self.parameters
+        direct, c = p.shape.direct, p.dtype.type(p.scale)
+        kernels.output_gradient(w.sums, w.N, w.R, w.dz)  # 2(a): dL/dx, dL/da
         if self.collectives != "one":
-            self.comm.allreduce_sum(w.dz)  # 2(b)
-        kernels.output_step(
-            w.sums, w.z, own_words, eps, p.dtype.type(rate / shrunk / p.scale), self._E, w.step
-        )
-        self._pending = w.step  # 2(a)'s b, W, U wait for the next forward pass
-        kernels.hidden_gradient(p.H, w.a, w.x, w.dz, direct, c, w.do, w.dx)  # 2(c)
-        kernels.ascend_hidden(p.H, p.d, w.x, w.do, eps, eps_over_c)
-        kernels.ascend_features(p.C, contexts, w.dx, eps_over_c)  # 2(d)
+            self.row.allreduce_sum(w.dz)  # 2(b)
+        kernels.output_step(w.sums, w.z, own_words, rates.biases, rates.outputs, self._E, w.step)  # 2(a)
+        kernels.hidden_gradient(p.H, w.a, w.x, w.dz, direct, c, w.do, w.dx)  # 2(c): dL/do, dL/dx
 
-        p.scale = shrunk
-        if shrunk < SMALLEST_SCALE:
+    def _rates(self, K: int, rate: float) -> Rates:
+        """The step sizes of an update of K examples."""
+        p = self.parameters
+        scale = p.scale * (1 - K * rate * self.decay)
+        number = p.dtype.type
+        return Rates(number(rate), number(rate / scale), number(rate / scale / p.scale), scale)
+
+    def _shrink(self, scale: float) -> None:
+        """Weight decay: the weights' common scale after an update."""
+        self.parameters.scale = scale
+        if scale < SMALLEST_SCALE:
             self.flush()
-            p.fold_scale()
-        return w.log_p
+            self.parameters.fold_scale()
 
     def _forward_outputs(self, w: Workspace, own_words: np.ndarray) -> None:
         """1(c) and 1(d), repeated with the true maximum where Q was too far from it."""
@@ -186,13 +231,13 @@ class Model:
         return self._nothing[:0] if step is None else step
 
     def _sum_over_ranks(self, w: Workspace) -> None:
-        self.comm.allreduce_sum(w.payload if self.collectives == "one" else w.sums)
+        self.row.allreduce_sum(w.payload if self.collectives == "one" else w.sums)
 
     def _find_maximum(self, w: Workspace) -> None:
         """The paper's Q = max_j y_j. Collective: one Allreduce."""
         self.flush()
         kernels.largest_outputs(self.parameters.O, self.parameters.shape.columns, w.z, w.Q)
-        self.comm.allreduce_max(w.Q)
+        self.row.allreduce_max(w.Q)
 
     def flush(self) -> None:
         """Let the pending change of b, U and W through; not collective.
@@ -233,11 +278,11 @@ class Model:
             sums = np.empty((len(w.Q), 2))
             w.Q[:] = self.Q if self.Q == self.Q else 0.0
             kernels.output_scores(p.O, D, w.z, w.Q, words[part] - np.int32(p.start), sums)
-            self.comm.allreduce_sum(sums)
+            self.row.allreduce_sum(sums)
             if not kernels.in_range(sums, *RANGE_OF_S[p.dtype]):
                 self._find_maximum(w)
                 kernels.output_scores(p.O, D, w.z, w.Q, words[part] - np.int32(p.start), sums)
-                self.comm.allreduce_sum(sums)
+                self.row.allreduce_sum(sums)
             kernels.log_likelihood(sums, w.Q, w.log_p)
             log_p[part] = w.log_p
         return log_p

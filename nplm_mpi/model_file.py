@@ -11,9 +11,8 @@ from nplm_mpi.checkpoint import Sliced, Whole
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
 from nplm_mpi.corpus import Vocabulary
+from nplm_mpi.grid import new_model
 from nplm_mpi.model import Model
-from nplm_mpi.parameters import Parameters
-from nplm_mpi.partition import Partition
 
 # What training["stored_..."] holds where weights carry a common scale: the arrays
 # themselves, so that a resumed run continues to the bit.
@@ -39,13 +38,13 @@ def save_model(
         if p.scale != 1:
             state |= {
                 f"stored_{name}": array
-                for name, array in _arrays(p, p.dtype.type(1)).items()
+                for name, array in _arrays(model, p.dtype.type(1)).items()
                 if name in STORED
             }
     return checkpoint.save(
         path,
         model.comm,
-        _arrays(p, c),
+        _arrays(model, c),
         vocabulary.words,
         vocabulary.counts,
         config.to_dict(),
@@ -54,15 +53,17 @@ def save_model(
     )
 
 
-def _arrays(p: Parameters, c: Any) -> dict[str, Whole | Sliced]:
+def _arrays(model: Model, c: Any) -> dict[str, Whole | Sliced]:
     """The parameters in the paper's shapes; the weights c times what is stored."""
+    p = model.parameters
+    start, stop = (p.start, p.stop) if model.writes_rows else (p.V, p.V)
 
     def rows(part: np.ndarray, factor: Any) -> Sliced:
-        return Sliced(p.V, p.start, p.stop, lambda lo, hi: factor * part[lo - p.start : hi - p.start])
+        return Sliced(p.V, start, stop, lambda lo, hi: factor * part[lo - p.start : hi - p.start])
 
     one = p.dtype.type(1)
     # All ranks hold all of C; rank 0 hands out its rows, so that no second C is needed.
-    all_or_none = (0, p.V) if p.rank == 0 else (p.V, p.V)
+    all_or_none = (0, p.V) if model.comm.is_root else (p.V, p.V)
     arrays: dict[str, Whole | Sliced] = {
         "C": Sliced(p.V, *all_or_none, lambda lo, hi: c * p.C[lo:hi]),
         "H": Whole(c * p.H),
@@ -82,6 +83,7 @@ def load_model(
     decay: float = 0.0,
     collectives: str = "one",
     verify: bool = True,
+    grid: str = "",
 ) -> tuple[Model, Vocabulary, checkpoint.Model]:
     """The model in a file, its rows dealt to the ranks of ``comm``. Collective.
 
@@ -100,8 +102,7 @@ def load_model(
     comm.on_root(lambda: checkpoint.open_model(path, verify=verify).close())
     file = checkpoint.open_model(path)
     shape, V = file.config.model, len(file.vocabulary_words)
-    parameters = Parameters(shape, V, Partition(V, comm.size), comm.rank, file.config.training.dtype)
-    model = Model(comm, parameters, batch, decay, collectives)
+    model = new_model(comm, shape, V, file.config.training.dtype, batch, decay, collectives, grid)
     read_into(model, file)
     return model, Vocabulary(file.vocabulary_words, file.counts), file
 

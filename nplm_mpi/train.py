@@ -17,10 +17,9 @@ from nplm_mpi.config import Config
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
 from nplm_mpi.display import Display, duration, number, print_table
 from nplm_mpi.errors import Stop, UserError
+from nplm_mpi.grid import new_model, shape_of_grid
 from nplm_mpi.model import Model
 from nplm_mpi.model_file import load_model
-from nplm_mpi.parameters import Parameters
-from nplm_mpi.partition import Partition
 from nplm_mpi.run_folder import (
     Found,
     check_same_run,
@@ -61,6 +60,8 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
         if found:
             config = build_config(arguments, default_preset="small", started=found.config)
             check_same_run(found.config, config, config.output.out)
+        if config.training.grid:
+            shape_of_grid(config.training.grid, comm.size)
     out = Path(config.output.out) if found else comm.on_root(make_folder, config.output.out)
     corpus = open_on_all(comm, config)
     with cli.same_on_all_ranks():
@@ -128,12 +129,21 @@ def open_on_all(comm: Comm, config: Config) -> Corpus:
 
 
 def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[Model, State]:
-    """A fresh model and state. Not collective."""
+    """A fresh model and state. Collective."""
     settings, V = config.training, len(corpus.vocabulary)
-    parameters = Parameters(config.model, V, Partition(V, comm.size), comm.rank, settings.dtype)
+    model = new_model(
+        comm,
+        config.model,
+        V,
+        settings.dtype,
+        settings.batch,
+        settings.weight_decay,
+        collectives(config),
+        settings.grid,
+    )
     log_unigram = unigram_log_probs(corpus.vocabulary.counts) if settings.init_bias == "unigram" else None
-    parameters.initialize(settings.seed, log_unigram, corpus.vocabulary.bos)
-    return Model(comm, parameters, settings.batch, settings.weight_decay, collectives(config)), State()
+    model.parameters.initialize(settings.seed, log_unigram, corpus.vocabulary.bos)
+    return model, State()
 
 
 def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[Model, State]:
@@ -146,7 +156,7 @@ def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[Mode
     """
     settings = config.training
     model, vocabulary, file = load_model(
-        path, comm, settings.batch, settings.weight_decay, collectives(config), verify=False
+        path, comm, settings.batch, settings.weight_decay, collectives(config), False, settings.grid
     )
     with file:
         saved = file.training or {}

@@ -12,9 +12,8 @@ import numpy as np
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
+from nplm_mpi.grid import new_model
 from nplm_mpi.model import Model
-from nplm_mpi.parameters import Parameters
-from nplm_mpi.partition import Partition
 from tests.oracle import Network, learning_rate
 
 EPS_0, R = 0.1, 0.002
@@ -35,6 +34,7 @@ class Setting:
     dtype: str = "float64"
     seed: int = 0
     updates: int = 50
+    grid: str = ""
     flush_after: tuple[int, ...] = ()
     evaluate_after: tuple[int, ...] = ()
     network: Network | None = field(default=None, compare=False, repr=False)
@@ -93,14 +93,16 @@ class Trained:
 def build(comm: Comm, setting: Setting) -> Model:
     """A model on the ranks of ``comm`` that holds the setting's initial parameters."""
     shape = ModelConfig(order=setting.n, features=setting.m, hidden=setting.h, direct=setting.direct)
-    partition = Partition(setting.V, comm.size)
-    p = Parameters(shape, setting.V, partition, comm.rank, setting.dtype)
-    network, own = setting.start(), slice(partition.start(comm.rank), partition.stop(comm.rank))
+    model = new_model(
+        comm, shape, setting.V, setting.dtype, setting.K, setting.decay, setting.collectives, setting.grid
+    )
+    p = model.parameters
+    network, own = setting.start(), slice(p.start, p.stop)
     p.C[:], p.H[:], p.d[:] = network.C, network.H, network.d
     p.U[:], p.b[:] = network.U[own], network.b[own]
     if network.W is not None:
         p.W[:] = network.W[own]
-    return Model(comm, p, setting.K, setting.decay, setting.collectives)
+    return model
 
 
 def read(model: Model, log_p: Sequence[float] = (), evaluated: Sequence[float] = ()) -> Trained:
