@@ -1,3 +1,19 @@
 """The neural probabilistic language model (Bengio et al., JMLR 2003), trained over MPI."""
 
+from typing import Any
+
 __version__ = "0.1.0"
+__all__ = ["LanguageModel", "UserError", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when first asked for: commands that only parse arguments start faster.
+    if name in ("load", "LanguageModel"):
+        from nplm_mpi import language_model
+
+        return getattr(language_model, name)
+    if name == "UserError":
+        from nplm_mpi.errors import UserError
+
+        return UserError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

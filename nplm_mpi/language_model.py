@@ -1,0 +1,353 @@
+"""A trained model as a Python object: scores, distributions, word vectors.
+
+The names are those of KenLM's Python module where that has them.  Logarithms of
+sentences and their words are to base 10, as there; those of arrays are natural.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from nplm_mpi.comm import Comm, serial
+from nplm_mpi.corpus import BOS, EOS, UNK, Encoder, tokenise
+from nplm_mpi.errors import UserError
+from nplm_mpi.line_scores import LineScore, TextScore
+from nplm_mpi.model_file import load_model
+from nplm_mpi.ngram import storage
+from nplm_mpi.scorers import NetworkScorer, NgramScorer, Scorer
+from nplm_mpi.vectors import Vectors
+
+LN10 = math.log(10.0)
+# Tokens that are scored together: enough that equal contexts meet, little memory.
+CHUNK = 1 << 16
+
+
+class LanguageModel:
+    """A model that scores text; made by :func:`load`.
+
+    Parameters
+    ----------
+    path : path
+        Its file.
+    scorer : Scorer
+    treatment : {"none", "ap"}
+        How the words of a text are treated before they are looked up.
+
+    Attributes
+    ----------
+    path : str
+    vocabulary : Vocabulary
+        ``words[i]`` is word i.
+    order : int
+        n: a word is predicted from the n-1 words before it.
+    """
+
+    def __init__(self, path: str | PathLike, scorer: Scorer, treatment: str = "none") -> None:
+        self.path = str(path)
+        self.scorer = scorer
+        self.vocabulary = scorer.vocabulary
+        self.order = scorer.order
+        self._encoder = Encoder(self.vocabulary, treatment)
+
+    def __repr__(self) -> str:
+        kind = "stream" if self.vocabulary.bos is None else "sentences"
+        return f"LanguageModel({self.path!r}, order={self.order}, {len(self.vocabulary)} words, {kind})"
+
+    def __contains__(self, word: str) -> bool:
+        """Whether a word of text is in the vocabulary (``<unk>`` is not, the boundary symbols are)."""
+        boundary = self.vocabulary.bos is not None and word in (BOS, EOS)
+        return boundary or (word != UNK and self._encoder(word)[1])
+
+    def score(self, sentence: str, bos: bool = True, eos: bool = True) -> float:
+        """Logarithm to base 10 of a sentence's probability.
+
+        Parameters
+        ----------
+        sentence : str
+            Words separated by ASCII white space, without boundary symbols.
+        bos : bool
+            Begin after ``<s>``; otherwise with nothing known.
+        eos : bool
+            Predict ``</s>`` too.
+
+        Notes
+        -----
+        A model of a stream has no boundary symbols: ``bos`` and ``eos`` change nothing,
+        the first word is predicted from nothing known.
+        """
+        return self.score_line(sentence, bos, eos).total
+
+    def full_scores(
+        self, sentence: str, bos: bool = True, eos: bool = True
+    ) -> Iterator[tuple[float, int, bool]]:
+        """Word by word: logarithm to base 10, words of the n-gram used, whether out of vocabulary.
+
+        Parameters
+        ----------
+        sentence, bos, eos
+            As in :meth:`score`.
+
+        Yields
+        ------
+        log10 : float
+        length : int
+            For an n-gram model, words of the longest n-gram found; for a network, one
+            more than its context places that hold something.
+        oov : bool
+        """
+        line = self.score_line(sentence, bos, eos)
+        for log10, length, unknown in zip(line.log10, line.lengths, line.unknown, strict=True):
+            yield float(log10), int(length), bool(unknown)
+
+    def perplexity(self, text: str) -> float:
+        """Perplexity of a text, each line a sentence: 10 to minus the average logarithm to base 10.
+
+        Unknown words count (see :meth:`score_text` for both numbers), blank lines do not;
+        nan for a text without words.
+        """
+        return self.score_text(text.split("\n")).perplexity
+
+    def score_text(self, lines: Iterable[str]) -> TextScore:
+        """The sums over lines of text: tokens, unknown words, perplexities."""
+        total = TextScore()
+        for line in self.score_lines(lines):
+            total.add(line)
+        return total
+
+    def score_line(self, sentence: str, bos: bool = True, eos: bool = True) -> LineScore:
+        """All numbers of one sentence; arguments as in :meth:`score`."""
+        return next(self.score_lines([sentence], bos, eos))
+
+    def score_lines(self, lines: Iterable[str], bos: bool = True, eos: bool = True) -> Iterator[LineScore]:
+        """All numbers of many sentences, computed together; blank lines included.
+
+        A line's numbers are the same to the bit whatever the other lines are.
+
+        Parameters
+        ----------
+        lines : iterable of str
+        bos, eos : bool
+            As in :meth:`score`.
+
+        Yields
+        ------
+        LineScore
+            One per line, in order.
+        """
+        waiting: list[list[str]] = []
+        size = 0
+        for line in lines:
+            waiting.append(tokenise(line))
+            size += len(waiting[-1]) + 1
+            if size >= CHUNK:
+                yield from self._score(waiting, bos, eos)
+                waiting, size = [], 0
+        yield from self._score(waiting, bos, eos)
+
+    def _score(self, lines: list[list[str]], bos: bool, eos: bool) -> Iterator[LineScore]:
+        if not lines:
+            return
+        found = [self._encoder(word) for words in lines for word in words]
+        ids = np.array([i for i, _ in found], np.int32)
+        unknown = np.array([not known for _, known in found], bool)
+        lengths = [len(words) for words in lines]
+        tokens, positions, is_end = lay_out(ids, lengths, self.scorer, bos, eos)
+        log10 = self.scorer.score(tokens, positions) / LN10
+        used = self.scorer.lengths(tokens, positions)
+        out = np.zeros(len(positions), bool)
+        out[~is_end] = unknown
+        ended = eos and self.vocabulary.eos is not None
+        begin = 0
+        for words in lines:
+            part = slice(begin, begin + len(words) + ended)
+            begin = part.stop
+            yield LineScore(words, ended, tokens[positions[part]], log10[part], used[part], out[part])
+
+    def log_prob(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """Natural logarithms of P(word | context) for arrays of word ids.
+
+        Parameters
+        ----------
+        contexts : (K, n-1) int array
+            The nearest word first; -1 for nothing known.
+        words : (K,) int array
+
+        Returns
+        -------
+        (K,) float64 array
+
+        Raises
+        ------
+        UserError
+            If an id is outside the vocabulary.
+        """
+        contexts, words = np.atleast_2d(np.asarray(contexts)), np.atleast_1d(np.asarray(words))
+        if contexts.shape != (len(words), self.order - 1):
+            raise UserError(
+                f"contexts of shape {contexts.shape} for {len(words)} words: "
+                f"an order-{self.order} model needs {(len(words), self.order - 1)}"
+            )
+        if len(words) and not -1 <= words.min() <= words.max() < len(self.vocabulary):
+            raise UserError(f"words hold ids outside -1 .. {len(self.vocabulary) - 1}")
+        return self.scorer.log_prob(contexts, words)
+
+    def context_ids(self, context: str | Sequence[str], bos: bool = True) -> np.ndarray:
+        """The n-1 ids that predict the next word, the nearest first.
+
+        Parameters
+        ----------
+        context : str or sequence of str
+            Words in the order of the text; only the last n-1 are used.
+        bos : bool
+            Whether a sentence begins with them: what is missing is then ``<s>``, in a
+            model of sentences, and else nothing known (-1).
+        """
+        words = tokenise(context) if isinstance(context, str) else list(context)
+        beginning = self.vocabulary.bos if bos and self.vocabulary.bos is not None else -1
+        ids = np.full(self.order - 1, beginning, np.int32)
+        last = words[max(0, len(words) - (self.order - 1)) :][::-1]
+        ids[: len(last)] = [self._encoder(word)[0] for word in last]
+        return ids
+
+    def distribution(self, context: str | Sequence[str], bos: bool = True) -> np.ndarray:
+        """P(next word | context) for every word of the vocabulary.
+
+        Parameters
+        ----------
+        context, bos
+            As in :meth:`context_ids`.
+
+        Returns
+        -------
+        (V,) float64 array
+            Entry i belongs to ``vocabulary.words[i]``.
+        """
+        return self.scorer.distribution(self.context_ids(context, bos))
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        """The word features C.
+
+        Raises
+        ------
+        UserError
+            If the model is an n-gram model.
+        """
+        return self.word_vectors("features")
+
+    def word_vectors(self, which: str) -> Vectors:
+        """``"features"``: rows of C; ``"outputs"``: rows of U and W side by side.
+
+        Raises
+        ------
+        UserError
+            If the model is an n-gram model.
+        """
+        if not isinstance(self.scorer, NetworkScorer):
+            raise UserError(f"{self.path}: an n-gram model has no word vectors; name a network's file")
+        p = self.scorer.parameters
+        stored = p.C if which == "features" else p.O[:, 1 : p.shape.columns]
+        return Vectors(self.vocabulary, p.dtype.type(p.scale) * stored)
+
+    def vector(self, word: str) -> np.ndarray:
+        """The m features of a word, (m,).
+
+        Raises
+        ------
+        UserError
+            If the word is not in the vocabulary or the model is an n-gram model.
+        """
+        return self.vectors[word]
+
+    def neighbors(self, word: str, count: int = 10) -> list[tuple[str, float]]:
+        """The words with the most similar features, and the cosine similarities.
+
+        Raises
+        ------
+        UserError
+            As :meth:`vector`.
+        """
+        return self.vectors.neighbors(word, count)
+
+
+def lay_out(
+    ids: np.ndarray, lengths: Sequence[int], scorer: Scorer, bos: bool, eos: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lines of words as one text in which no context reaches from one line into another.
+
+    Parameters
+    ----------
+    ids : (T,) int32 array
+        The words of all lines.
+    lengths : sequence of int
+        How many belong to each line.
+    scorer : Scorer
+    bos, eos : bool
+        As in :meth:`LanguageModel.score`.
+
+    Returns
+    -------
+    tokens : int32 array
+    positions : int64 array
+        What is to be predicted, in the order of the lines.
+    is_end : bool array
+        Which of the positions are line ends.
+    """
+    end = scorer.vocabulary.eos
+    begins_known = bos and end is not None
+    # -1 is no word: n-1 of them keep the line before out of sight.
+    before = 0 if begins_known else scorer.order - 1
+    after = 0 if end is None else 1
+    size = np.asarray(lengths, np.int64)
+    stops = np.cumsum(size + before + after)
+    tokens = np.full(int(stops[-1]) if len(stops) else 0, -1, np.int32)
+    line_of_word = np.repeat(np.arange(len(size)), size)
+    shift = np.arange(1, len(size) + 1) * before + np.arange(len(size)) * after
+    places = np.arange(len(ids)) + shift[line_of_word]
+    tokens[places] = ids
+    if end is None:
+        return tokens, places, np.zeros(len(places), bool)
+    tokens[stops - 1] = end
+    if not eos:
+        return tokens, places, np.zeros(len(places), bool)
+    positions = np.sort(np.concatenate([places, stops - 1]))
+    is_end = np.zeros(len(tokens), bool)
+    is_end[stops - 1] = True
+    return tokens, positions, is_end[positions]
+
+
+def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
+    """Open a trained model: ``best.h5`` or ``checkpoint.h5`` of a run, or an n-gram file.
+
+    Parameters
+    ----------
+    path : path
+        An HDF5 file of the ``train`` or the ``ngram`` command.  Or a run's folder: its ``best.h5``.
+    comm : Comm, optional
+        Ranks that share the work of scoring, each holding the whole model; the call is
+        then collective, and so is scoring.  By default this process alone, for which no
+        MPI library is needed.
+
+    Returns
+    -------
+    LanguageModel
+
+    Raises
+    ------
+    UserError
+        If the file is missing, damaged or of another kind.
+    """
+    comm = comm or serial()
+    path = Path(path)
+    if path.is_dir():
+        path = path / "best.h5"
+    if storage.is_ngram_file(path):
+        return LanguageModel(path, NgramScorer(comm.on_root(storage.load, path)))
+    model, vocabulary, file = load_model(path, serial())
+    with file:
+        treatment = file.config.corpus.treatment
+    return LanguageModel(path, NetworkScorer(model, vocabulary, comm), treatment)
