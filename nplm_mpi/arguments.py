@@ -28,7 +28,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, naming the nearest option for one that does not exist."""
-        found, unknown = self.parse_known_args(args, namespace)
+        # Intermixed: `NAME FILE --option FILE` is as good as options first.
+        found, unknown = self.parse_known_intermixed_args(args, namespace)
         if unknown:
             near = difflib.get_close_matches(unknown[0].split("=")[0], self._option_string_actions, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; see {self.prog} --help"

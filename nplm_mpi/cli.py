@@ -23,6 +23,7 @@ COMMANDS = {
     "train": "train a network, on all ranks that mpirun starts",
     "evaluate": "perplexity of a model on a part of a corpus or on any text",
     "ngram": "train, save and convert n-gram models",
+    "score": "log10 probabilities of text line by line, as KenLM or SRILM write them; n-best lists",
 }
 
 

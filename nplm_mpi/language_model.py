@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from nplm_mpi import ngram
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.corpus import BOS, EOS, UNK, Encoder, tokenise
 from nplm_mpi.errors import UserError
 from nplm_mpi.line_scores import LineScore, TextScore
 from nplm_mpi.model_file import load_model
-from nplm_mpi.ngram import storage
 from nplm_mpi.scorers import NetworkScorer, NgramScorer, Scorer
 from nplm_mpi.vectors import Vectors
 
@@ -345,8 +345,8 @@ def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
     path = Path(path)
     if path.is_dir():
         path = path / "best.h5"
-    if storage.is_ngram_file(path):
-        return LanguageModel(path, NgramScorer(comm.on_root(storage.load, path)))
+    if ngram.is_ngram_file(path):
+        return LanguageModel(path, NgramScorer(comm.on_root(ngram.load, path)))
     model, vocabulary, file = load_model(path, serial())
     with file:
         treatment = file.config.corpus.treatment

@@ -87,11 +87,14 @@ class TextScore:
         self.oov: Counter[str] = Counter()
 
     def add(self, line: LineScore) -> None:
-        """Count one more line."""
+        """Count one more line; a blank one only as such."""
         self.lines += 1
-        if line.blank:
-            return
-        self.sentences += 1
+        if not line.blank:
+            self.sentences += 1
+            self.count(line)
+
+    def count(self, line: LineScore) -> None:
+        """Put a line's tokens into the sums, even if it is blank."""
         self.words += len(line.words)
         self.ends += line.ended
         known = line.log10[~line.unknown]

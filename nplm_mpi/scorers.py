@@ -15,13 +15,9 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.corpus import Vocabulary, fill_contexts
 from nplm_mpi.errors import UserError
 from nplm_mpi.model import RANGE_OF_S, Model
-from nplm_mpi.ngram.backoff import BackoffModel
-from nplm_mpi.ngram.classes import ClassModel
+from nplm_mpi.ngram import ClassModel, NgramModel
 from nplm_mpi.ngram.counting import Reader
-from nplm_mpi.ngram.interpolated import InterpolatedModel
 from nplm_mpi.parameters import aligned_rows
-
-NgramModel = BackoffModel | InterpolatedModel | ClassModel
 
 # Contexts that are worked on together; a multiple of score_kernels.BLOCK.
 CHUNK = 512
@@ -117,9 +113,7 @@ class NetworkScorer:
             Q = np.zeros(len(z), p.dtype)
             log_S[part] = self._log_denominators(z, Q)[: part.stop - first]
             begin, end = np.searchsorted(number, [part.start, part.stop])
-            score_kernels.target_outputs(
-                p.O, D, z, number[begin:end] - first, words[begin:end], y[begin:end]
-            )
+            score_kernels.target_outputs(p.O, D, z, number[begin:end] - first, words[begin:end], y[begin:end])
         # Rounding must not make a certain word more than certain.
         return np.minimum(y - log_S[number], 0.0)
 
@@ -145,7 +139,7 @@ class NetworkScorer:
         S = np.empty(len(z))
         score_kernels.denominators(p.O, D, z, Q, S)
         smallest, largest = RANGE_OF_S[p.dtype]
-        far = np.flatnonzero(~((S > smallest) & (S < largest)))
+        far = np.flatnonzero(~((smallest < S) & (largest > S)))
         if len(far):
             # Only these once more, with the exact maximum, so that they do not change the others.
             rows = np.resize(far, -(-len(far) // score_kernels.BLOCK) * score_kernels.BLOCK)
