@@ -6,7 +6,7 @@ and ends with a summary of the whole text; at the level "summary" that is all.
 
 import json
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 from nplm_mpi.corpus import BOS, UNK, Vocabulary
 from nplm_mpi.line_scores import LineScore, TextScore, finite, perplexity
@@ -172,7 +172,7 @@ class JsonLayout:
         """See :class:`Layout`."""
         if self.level == "summary":
             return ""
-        numbers = {
+        numbers: dict[str, Any] = {
             "log10": finite(score.total),
             "tokens": len(score.log10),
             "oov": score.oov,

@@ -186,7 +186,8 @@ class NgramScorer:
         else:
             reader = self.model.reader
         ngrams, _ = reader.read(tokens, positions)
-        longest = np.zeros(len(positions), np.int64)
+        # An unknown word has a probability too, one that rests on no context: 1, as in KenLM.
+        longest = np.ones(len(positions), np.int64)
         for k, numbers in enumerate(ngrams, start=1):
             longest[numbers >= 0] = k
         return longest
