@@ -48,7 +48,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
 
 def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
     """Train as the arguments say, until done or asked to stop. Collective."""
-    started = time.perf_counter()
+    started, talked = time.perf_counter(), comm.seconds
     with cli.same_on_all_ranks():
         parser = Parser("train", "Train a neural probabilistic language model.", EXAMPLES)
         add_config_options(parser)
@@ -96,7 +96,7 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
         "words_per_second": training.trained_here / trained if trained > 0 else 0.0,
         "seconds_starting": ready - started,
         "seconds_training": trained,
-        "seconds_communication": comm.seconds,
+        "seconds_communication": comm.seconds - talked,
         "seconds_saving": training.cost.seconds,
         "files_saved": training.cost.files,
         "bytes_saved": training.cost.bytes,

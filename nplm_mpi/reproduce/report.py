@@ -1,0 +1,184 @@
+"""The table as Markdown and JSON, with verdicts, and as figures."""
+
+import math
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nplm_mpi import __version__
+from nplm_mpi.errors import UserError
+from nplm_mpi.files import one_line, replacing
+from nplm_mpi.reproduce.rows import SETTINGS, Row
+from nplm_mpi.reproduce.verdicts import Results, Verdict
+
+SETTINGS_SAID = {
+    "paper": "The paper's settings to the letter: one example per update (K = 1), in corpus order, rate "
+    "1e-3 / (1 + 1e-8 t), all weights random, output biases 0, at most 10 epochs with direct "
+    "connections, 20 without",
+    "tuned": "Settings chosen on the validation part: K = {batch} examples per update in random order, rate "
+    "{lr:g} / (1 + {lr_decay:g} t), output biases start at the log unigram, at most {epochs} epochs",
+    "quick": "Settings for few examples: K = {batch} examples per update in random order, rate "
+    "{lr:g} / (1 + {lr_decay:g} t), output biases start at the log unigram, {epochs} epochs",
+}
+PARTS = ("train", "valid", "test")
+
+
+def describe_settings(name: str) -> str:
+    """How networks were trained, in a sentence."""
+    return SETTINGS_SAID[name].format(**SETTINGS[name])
+
+
+def number(value: float | None) -> str:
+    """A perplexity, or nothing."""
+    return "" if value is None else f"{value:.1f}"
+
+
+def description(row: Row) -> tuple[str, str, str]:
+    """Model, classes, and what distinguishes this row from others of the model."""
+    details = []
+    if row.form == "backoff":
+        details.append("back-off form")
+    if row.kind == "mixture":
+        partner = {"interpolated-3": "trigram"}.get(row.parts[1], row.parts[1])
+        how = {"0.5": "weights 0.5", "learn": "weight learned", "bins": "weights per frequency bin"}
+        details.append(f"with {partner}, {how[row.weight]}")
+    if row.settings in ("paper", "tuned"):
+        details.append(f"{row.settings} settings")
+    return row.label, str(row.classes or ""), ", ".join(details)
+
+
+def markdown(
+    title: str,
+    intro: list[str],
+    rows: list[Row],
+    results: Results,
+    verdicts: dict[str, list[Verdict]],
+    compare: bool,
+    shapes: dict[str, Any],
+) -> str:
+    """The report.
+
+    Parameters
+    ----------
+    compare : bool
+        Whether the paper's numbers are about the same text, so that differences mean something.
+    shapes : dict
+        Order, features, hidden and direct of each preset.
+    """
+    ready = sum(row.name in results for row in rows)
+    lines = [f"# {title}", "", *[f"{paragraph}\n" for paragraph in intro]]
+    lines += [f"{ready} of {len(rows)} rows are ready.", ""]
+    head = ["model", "n", "classes", "h", "m", "direct", "which", *PARTS]
+    head += [f"paper: {part}" for part in PARTS] + (["valid, ours / paper"] if compare else [])
+    lines += [" | ".join(["", *head, ""]).strip(), "|" + "---|" * len(head)]
+    for row in rows:
+        if row.name not in results:
+            continue
+        result = results[row.name]
+        shape = shapes.get(row.preset, {})
+        label, n_classes, which = description(row)
+        direct = {True: "yes", False: "no"}.get(shape.get("direct"), "")
+        cells = [
+            label,
+            str(row.order),
+            n_classes,
+            str(shape.get("hidden", "")),
+            str(shape.get("features", "")),
+        ]
+        cells += [direct, which, *(number(result[part]) for part in PARTS)]
+        cells += ["" if value is None else f"{value:g}" for value in row.paper]
+        if compare:
+            paper = row.paper[1]
+            cells.append("" if paper is None else f"{result['valid'] / paper - 1:+.1%}")
+        lines.append("| " + " | ".join(cells) + " |")
+    for settings, judged in verdicts.items():
+        lines += [
+            "",
+            f"## The paper's conclusions, with {settings} settings",
+            "",
+            f"{describe_settings(settings)}.",
+            "",
+        ]
+        for i, verdict in enumerate(judged, start=1):
+            word = {True: "holds", False: "DOES NOT HOLD", None: "open"}[verdict.holds]
+            lines.append(f"{i}. **{word}**: {verdict.conclusion} ({verdict.figures})")
+    return "\n".join(lines) + "\n"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    try:
+        with replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--out: {path} cannot be written: {one_line(error)}") from error
+
+
+def environment(ranks: int) -> str:
+    """What it ran on."""
+    return (
+        f"nplm_mpi {__version__}, Python {platform.python_version()}, NumPy {np.__version__}, {ranks} "
+        f"{'rank' if ranks == 1 else 'ranks'} on {os.cpu_count()} cores ({platform.machine()}), "
+        f"{time.strftime('%Y-%m-%d')}"
+    )
+
+
+def draw(folder: Path, name: str, title: str, rows: list[Row], results: Results) -> list[Path]:
+    """Learning curves and bars of test perplexities; nothing without matplotlib.
+
+    Returns
+    -------
+    list of Path
+        The figures written.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        return []
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    ready = [row for row in rows if row.name in results]
+    written = []
+    curves = [row for row in ready if row.kind == "network" and results[row.name]["details"]["curve"]]
+    if curves:
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        axes = figure.add_subplot()
+        for row in curves:
+            points = results[row.name]["details"]["curve"]
+            valid = [point["valid_perplexity"] for point in points]
+            axes.plot([point["epoch"] for point in points], valid, marker="o", label=row.name)
+        for row in ready:
+            if row.name in ("interpolated-3", "kneser-ney-5", "class-500-3"):
+                axes.axhline(results[row.name]["valid"], color="grey", linewidth=0.8)
+                axes.annotate(f"{row.label} {row.order}", (1, results[row.name]["valid"]), fontsize=8)
+        axes.set(
+            xlabel="epoch", ylabel="validation perplexity", title=f"{title}: learning curves", yscale="log"
+        )
+        axes.yaxis.set_major_formatter("{x:.0f}")
+        axes.yaxis.set_minor_formatter("{x:.0f}")
+        axes.legend()
+        written.append(_save(figure, folder / f"{name}_curves.png"))
+    main = [row for row in ready if row.paper[2] is not None and row.form == "interpolated"]
+    if main:
+        figure = Figure(figsize=(8, 0.28 * len(main) + 1.5), layout="constrained")
+        axes = figure.add_subplot()
+        places = np.arange(len(main))
+        axes.barh(places + 0.2, [results[row.name]["test"] for row in main], 0.4, label="ours")
+        axes.barh(places - 0.2, [row.paper[2] or math.nan for row in main], 0.4, label="paper")
+        axes.set_yticks(places, [f"{row.label} ({row.name})" for row in main], fontsize=8)
+        axes.invert_yaxis()
+        axes.set(xlabel="test perplexity", title=title)
+        axes.legend()
+        written.append(_save(figure, folder / f"{name}_bars.png"))
+    return written
+
+
+def _save(figure: Any, path: Path) -> Path:
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
+    return path
