@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import json
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,9 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         require(self.batch >= 1, f"--batch {self.batch}: give 1 or more")
-        require(self.lr > 0, f"--lr {self.lr}: give a positive number")
-        require(self.lr_decay >= 0, f"--lr-decay {self.lr_decay}: give 0 or more")
-        require(self.weight_decay >= 0, f"--weight-decay {self.weight_decay}: give 0 or more")
+        require(0 < self.lr < inf, f"--lr {self.lr}: give a positive number")
+        require(0 <= self.lr_decay < inf, f"--lr-decay {self.lr_decay}: give 0 or more")
+        require(0 <= self.weight_decay < inf, f"--weight-decay {self.weight_decay}: give 0 or more")
         require(
             self.batch * self.lr * self.weight_decay < 1,
             "--batch x --lr x --weight-decay must stay below 1: an update would flip every weight's sign",
