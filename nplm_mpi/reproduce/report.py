@@ -127,8 +127,13 @@ def environment(ranks: int) -> str:
     )
 
 
-def draw(folder: Path, name: str, title: str, rows: list[Row], results: Results) -> list[Path]:
+def draw(folder: Path, name: str, title: str, rows: list[Row], results: Results, compare: bool) -> list[Path]:
     """Learning curves and bars of test perplexities; nothing without matplotlib.
+
+    Parameters
+    ----------
+    compare : bool
+        Draw the paper's numbers beside ours.
 
     Returns
     -------
@@ -161,6 +166,7 @@ def draw(folder: Path, name: str, title: str, rows: list[Row], results: Results)
         )
         axes.yaxis.set_major_formatter("{x:.0f}")
         axes.yaxis.set_minor_formatter("{x:.0f}")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend()
         written.append(_save(figure, folder / f"{name}_curves.png"))
     main = [row for row in ready if row.paper[2] is not None and row.form == "interpolated"]
@@ -168,8 +174,11 @@ def draw(folder: Path, name: str, title: str, rows: list[Row], results: Results)
         figure = Figure(figsize=(8, 0.28 * len(main) + 1.5), layout="constrained")
         axes = figure.add_subplot()
         places = np.arange(len(main))
-        axes.barh(places + 0.2, [results[row.name]["test"] for row in main], 0.4, label="ours")
-        axes.barh(places - 0.2, [row.paper[2] or math.nan for row in main], 0.4, label="paper")
+        ours, paper = [results[row.name]["test"] for row in main], [row.paper[2] or math.nan for row in main]
+        height = 0.4 if compare else 0.7
+        axes.barh(places - (0.2 if compare else 0), ours, height, label="ours")
+        if compare:
+            axes.barh(places + 0.2, paper, height, label="paper")
         axes.set_yticks(places, [f"{row.label} ({row.name})" for row in main], fontsize=8)
         axes.invert_yaxis()
         axes.set(xlabel="test perplexity", title=title)
