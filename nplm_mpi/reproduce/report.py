@@ -146,6 +146,7 @@ def draw(folder: Path, name: str, title: str, rows: list[Row], results: Results,
         return []
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     ready = [row for row in rows if row.name in results]
     written = []
@@ -166,7 +167,7 @@ def draw(folder: Path, name: str, title: str, rows: list[Row], results: Results,
         )
         axes.yaxis.set_major_formatter("{x:.0f}")
         axes.yaxis.set_minor_formatter("{x:.0f}")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend()
         written.append(_save(figure, folder / f"{name}_curves.png"))
     main = [row for row in ready if row.paper[2] is not None and row.form == "interpolated"]
