@@ -24,6 +24,7 @@ COMMANDS = {
     "evaluate": "perplexity of a model on a part of a corpus or on any text",
     "ngram": "train, save and convert n-gram models",
     "score": "log10 probabilities of text line by line, as KenLM or SRILM write them; n-best lists",
+    "plan": "predict speed, time, memory and the best layout before anything is run",
     "reproduce": "the paper's tables, from data to verdict",
 }
 

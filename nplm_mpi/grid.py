@@ -211,11 +211,10 @@ def new_model(
     UserError
         If the grid does not have as many places as there are ranks.
     """
-    if not grid:
-        return Model(
-            comm, Parameters(shape, V, Partition(V, comm.size), comm.rank, dtype), batch, decay, collectives
-        )
-    rows, columns = shape_of_grid(grid, comm.size)
+    rows, columns = shape_of_grid(grid, comm.size) if grid else (1, comm.size)
+    if rows == 1:
+        p = Parameters(shape, V, Partition(V, columns), comm.rank, dtype)
+        return Model(comm, p, batch, decay, collectives)
     layout = Grid(comm, rows, columns)
     p = Parameters(shape, V, Partition(V, columns), layout.row.rank, dtype)
     return GridModel(layout, p, batch, decay, collectives)

@@ -1,0 +1,91 @@
+"""Measure what a rank's part of an update takes on this machine, and what an Allreduce does."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from nplm_mpi.comm import Comm, serial
+from nplm_mpi.config import ModelConfig
+from nplm_mpi.costs import Layout, Measured, padded
+from nplm_mpi.grid import Grid, GridModel
+from nplm_mpi.model import Model
+from nplm_mpi.parameters import Parameters
+from nplm_mpi.partition import Partition
+
+# A larger slice is measured in part: beyond the caches, time grows with the rows.
+LARGEST_SLICE = 256e6
+# Seconds per measurement, more where a few updates take longer.
+SPAN = 0.15
+SIZES = tuple(4 << 2 * i for i in range(11))
+
+
+def seconds_per_call(comm: Comm, call: Callable[[], object], span: float = SPAN, fewest: int = 5) -> float:
+    """Seconds of a call that all ranks make at the same time, those of the slowest. Collective.
+
+    The lower quartile of many calls: what disturbs a machine only ever adds.
+    """
+    call()
+    start = time.perf_counter()
+    call()
+    once = time.perf_counter() - start
+    calls = np.array([np.clip(span / max(once, 1e-7), fewest, 20_000)])
+    comm.allreduce_max(calls)
+    spans = []
+    comm.barrier()
+    for _ in range(int(calls[0])):
+        start = time.perf_counter()
+        call()
+        spans.append(time.perf_counter() - start)
+    result = np.array([np.quantile(spans, 0.25)])
+    comm.allreduce_max(result)
+    return float(result[0])
+
+
+@dataclass
+class Profile:
+    """Measured seconds of one network's updates on this machine, without communication.
+
+    Parameters
+    ----------
+    comm : Comm
+        Ranks that compute at the same time, as in a training, and so share caches and memory.
+    shape : ModelConfig
+    dtype : {"float32", "float64"}
+    """
+
+    comm: Comm
+    shape: ModelConfig
+    dtype: str
+    _known: dict[tuple[int, int, bool], float] = field(default_factory=dict)
+
+    def update_seconds(self, V: int, K: int, layout: Layout) -> float:
+        """Of a rank with the largest slice of V words, for K examples of all rows together. Collective."""
+        rows, k = Partition(V, layout.columns).count(0), -(-K // layout.rows)
+        grid = layout.rows > 1
+        row_bytes = (padded(self.shape.columns, 4) * (2 if grid else 1) + k) * np.dtype(self.dtype).itemsize
+        measured = max(1, min(rows, int(LARGEST_SLICE / row_bytes)))
+        key = (measured, k, grid)
+        if key not in self._known:
+            self._known[key] = self._measure(measured, k, grid)
+        return self._known[key] * max(1.0, rows / measured)
+
+    def _measure(self, rows: int, K: int, grid: bool) -> float:
+        p = Parameters(self.shape, rows, Partition(rows, 1), 0, self.dtype)
+        p.initialize(seed=1)
+        model = GridModel(Grid(serial(), 1, 1), p, K, 1e-6) if grid else Model(serial(), p, K, 1e-6)
+        draw = np.random.default_rng(1)
+        contexts = draw.integers(rows, size=(K, self.shape.order - 1), dtype=np.int32)
+        words = draw.integers(rows, size=K, dtype=np.int32)
+        return seconds_per_call(self.comm, lambda: model.update(contexts, words, 1e-6))
+
+
+def measure_network(comm: Comm, sizes: tuple[int, ...] = SIZES) -> Measured:
+    """Seconds of an Allreduce among the ranks of ``comm``, 2 or more, at several sizes. Collective."""
+    seconds = []
+    for size in sizes:
+        call = partial(comm.allreduce_sum, np.zeros(size // 4, np.float32))
+        seconds.append(seconds_per_call(comm, call, fewest=10))
+    return Measured(comm.size, sizes, tuple(seconds))

@@ -1,0 +1,323 @@
+"""python -m nplm_mpi.plan: predict speed, time, memory and the best layout before anything is run."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from nplm_mpi import cli
+from nplm_mpi.arguments import Parser, add_options, build_config
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import Config, CorpusConfig, ModelConfig, TrainingConfig, require
+from nplm_mpi.corpus import open_prepared, prepare
+from nplm_mpi.costs import (
+    NETWORKS,
+    Layout,
+    Network,
+    communication_seconds,
+    layouts,
+    memory_per_rank,
+    messages,
+)
+from nplm_mpi.display import duration
+from nplm_mpi.errors import UserError
+from nplm_mpi.measure import Profile, measure_network
+
+EXAMPLES = """
+python -m nplm_mpi.plan                                   the paper's AP News network on up to 40 ranks
+python -m nplm_mpi.plan --vocabulary-words 1000000 --ranks 400,4000 --batches 1,1024 --network infiniband-100g
+mpirun -n 2 python -m nplm_mpi.plan --preset mlp9 --corpus brown --ranks 1,2    measures computing and network
+"""
+
+# The paper's AP News corpus (section 4).
+AP_WORDS, AP_EXAMPLES = 17_964, 13_994_528
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One line of the plan.
+
+    Attributes
+    ----------
+    ranks, batch : int
+    layout : str
+        Rows x columns, as ``--grid`` takes it.
+    collectives : str
+    words_per_second : float
+    seconds_per_epoch : float
+        Of training, without evaluation.
+    communication : float
+        Share of the time.
+    bytes_per_rank : float
+        Memory of the largest rank.
+    bytes_per_update, calls_per_update : int
+        Sent by a rank, as :attr:`nplm_mpi.comm.Comm.traffic` counts them.
+    """
+
+    ranks: int
+    batch: int
+    layout: str
+    collectives: str
+    words_per_second: float
+    seconds_per_epoch: float
+    communication: float
+    bytes_per_rank: float
+    bytes_per_update: int
+    calls_per_update: int
+
+
+def main(comm: Comm, argv: Sequence[str]) -> None:
+    """Plan as the arguments say. Collective."""
+    with cli.same_on_all_ranks():
+        arguments = make_parser().parse_args(argv)
+        config = build_config(arguments, default_preset="ap")
+        ranks = positive_numbers("--ranks", arguments.ranks)
+        batches = positive_numbers("--batches", arguments.batches or str(config.training.batch))
+        network_name = arguments.network or ("measured" if comm.size > 1 else "shared-memory")
+        check_network(network_name, comm)
+    V, examples = size_of_corpus(comm, config, arguments)
+    network = measure_network(comm) if network_name == "measured" else NETWORKS[network_name]
+    profile = Profile(comm, config.model, config.training.dtype)
+    schedules = ("one", "two") if config.training.collectives == "auto" else (config.training.collectives,)
+    candidates = [
+        predict(profile, network, config.training.dtype, V, examples, K, layout, collectives)
+        for M in ranks
+        for K in batches
+        for layout in layouts(M, K)
+        for collectives in (schedules if layout.columns > 1 else schedules[:1])
+    ]
+    table = best_layouts(candidates)
+    if comm.is_root:
+        show(table, candidates, arguments, config, V, examples, network_name)
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    parser = Parser(
+        "plan",
+        "Predict words per second, time, memory and communication for numbers of ranks, and recommend "
+        "a layout. Computing is measured on this machine; so is the network under mpirun.",
+        EXAMPLES,
+    )
+    parser.add_argument("--ranks", default="1,2,4,8,16,32,40", help="numbers of ranks (default: %(default)s)")
+    parser.add_argument("--batches", default="", help="values of K to compare (default: --batch)")
+    parser.add_argument(
+        "--network",
+        default="",
+        help=f"measured (needs mpirun), or one of {', '.join(NETWORKS)} with round figures for latency and "
+        "bandwidth (default: measured under mpirun, else shared-memory)",
+    )
+    parser.add_argument(
+        "--vocabulary-words", type=int, help=f"V (default: of --corpus, else {AP_WORDS}, the paper's AP News)"
+    )
+    parser.add_argument(
+        "--examples", type=int, help=f"examples per epoch (default: of --corpus, else {AP_EXAMPLES})"
+    )
+    parser.add_argument("--figure", default="", help="draw the table into this file (.png, .pdf, .svg)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
+    parser.add_argument("--preset", help="start from these settings (default: ap)")
+    parser.add_argument("--config", help="start from a config.yaml that a run wrote")
+    add_options(parser, ModelConfig)
+    add_options(parser, TrainingConfig, ("batch", "dtype", "collectives"))
+    add_options(parser, CorpusConfig)
+    return parser
+
+
+def positive_numbers(option: str, text: str) -> list[int]:
+    """``"1,2,40"`` as ascending numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    require(
+        all(part.isdecimal() and int(part) > 0 for part in parts),
+        f"{option} {text!r}: give positive numbers with commas between them, as in 1,2,40",
+    )
+    return sorted({int(part) for part in parts})
+
+
+def check_network(name: str, comm: Comm) -> None:
+    """Refuse a network that is not known or cannot be measured."""
+    known = ["measured", *NETWORKS]
+    require(name in known, f"--network {name!r}: give one of {', '.join(known)}")
+    require(
+        name != "measured" or comm.size > 1,
+        "--network measured: start several ranks, as in mpirun -n 2 python -m nplm_mpi.plan",
+    )
+
+
+def size_of_corpus(comm: Comm, config: Config, arguments: Any) -> tuple[int, int]:
+    """V and the examples of an epoch: as given, else of the named corpus, else the paper's. Collective."""
+    V, examples = AP_WORDS, AP_EXAMPLES
+    if "corpus" in arguments or arguments.config:
+        corpus = open_prepared(comm.on_root(prepare, config.corpus))
+        start, stop = corpus.parts["train"]
+        V, examples = len(corpus.vocabulary), stop - start
+    V, examples = arguments.vocabulary_words or V, arguments.examples or examples
+    with cli.same_on_all_ranks():
+        require(V > 0, f"--vocabulary-words {V}: give 1 or more")
+        require(examples > 0, f"--examples {examples}: give 1 or more")
+    return V, examples
+
+
+def predict(
+    profile: Profile,
+    network: Network,
+    dtype: str,
+    V: int,
+    examples: int,
+    K: int,
+    layout: Layout,
+    collectives: str,
+) -> Prediction:
+    """Words per second and the rest of one layout. Collective: it may measure."""
+    shape, itemsize = profile.shape, 4 if dtype == "float32" else 8
+    sent = messages(shape, V, K, itemsize, collectives, layout)
+    computing = profile.update_seconds(V, K, layout)
+    talking = communication_seconds(network, layout, sent)
+    speed = K / (computing + talking)
+    return Prediction(
+        ranks=layout.ranks,
+        batch=K,
+        layout=str(layout),
+        collectives=collectives if layout.columns > 1 else "none" if layout.rows == 1 else "columns",
+        words_per_second=speed,
+        seconds_per_epoch=examples / speed,
+        communication=talking / (computing + talking),
+        bytes_per_rank=memory_per_rank(shape, V, K, itemsize, layout),
+        bytes_per_update=sent.bytes,
+        calls_per_update=len(sent.row) + len(sent.column) + len(sent.row_gathered),
+    )
+
+
+def best_layouts(candidates: list[Prediction]) -> list[Prediction]:
+    """The fastest layout for each number of ranks and K."""
+    best: dict[tuple[int, int], Prediction] = {}
+    for candidate in candidates:
+        key = (candidate.ranks, candidate.batch)
+        if key not in best or candidate.words_per_second > best[key].words_per_second:
+            best[key] = candidate
+    return list(best.values())
+
+
+def recommendation(table: list[Prediction], ranks: int) -> str:
+    """A sentence for the largest number of ranks that was asked about."""
+    chosen = max((p for p in table if p.ranks == ranks), key=lambda p: p.words_per_second)
+    grid = "" if chosen.layout.startswith("1x") else f" --grid {chosen.layout}"
+    options = f"--batch {chosen.batch}{grid}"
+    text = f"{ranks} ranks: {options}: {chosen.words_per_second:,.0f} words/s"
+    smaller = [
+        p
+        for p in table
+        if p.batch == chosen.batch
+        and p.ranks < ranks
+        and p.words_per_second >= 0.95 * chosen.words_per_second
+    ]
+    if smaller:
+        fewest = min(smaller, key=lambda p: p.ranks)
+        text += (
+            f"; {fewest.ranks} ranks ({fewest.layout}) do {fewest.words_per_second:,.0f}, so more are wasted"
+        )
+    elif chosen.communication > 0.5:
+        text += f"; {chosen.communication:.0%} of the time is communication: a larger K uses ranks better"
+    return text
+
+
+def show(
+    table: list[Prediction],
+    candidates: list[Prediction],
+    arguments: Any,
+    config: Config,
+    V: int,
+    examples: int,
+    network: str,
+) -> None:
+    """The table, the recommendation for each number of ranks, warnings, and the figure."""
+    advice = [recommendation(table, ranks) for ranks in sorted({p.ranks for p in table})]
+    total = psutil.virtual_memory().total
+    warnings = [
+        f"warning: {p.ranks} ranks, {p.layout}, K={p.batch}: a rank needs {p.bytes_per_rank / 1e9:,.1f} GB, "
+        f"this machine has {total / 1e9:,.1f} GB"
+        for p in table
+        if p.bytes_per_rank > total
+    ]
+    if arguments.figure:
+        draw(table, V, network, Path(arguments.figure))
+    if arguments.json:
+        result = {
+            "V": V,
+            "examples": examples,
+            "network": network,
+            "table": [asdict(p) for p in table],
+            "candidates": [asdict(p) for p in candidates],
+            "recommendation": advice,
+            "warnings": warnings,
+        }
+        print(json.dumps(result))
+        return
+    shape = config.model
+    print(
+        f"V={V:,} n={shape.order} m={shape.features} h={shape.hidden} "
+        f"{'with' if shape.direct else 'without'} direct connections, {config.training.dtype}; "
+        f"{examples:,} examples per epoch; network: {network}"
+    )
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in (
+        "ranks",
+        "K",
+        "rows x columns",
+        "Allreduce",
+        "words/s",
+        "epoch",
+        "communication",
+        "memory/rank",
+    ):
+        grid.add_column(name, justify="right")
+    for p in table:
+        grid.add_row(
+            f"{p.ranks:,}", f"{p.batch:,}", p.layout, p.collectives, f"{p.words_per_second:,.0f}",
+            duration(p.seconds_per_epoch), f"{p.communication:.0%}", f"{p.bytes_per_rank / 1e9:,.2f} GB",
+        )  # fmt: skip
+    console = Console(highlight=False)
+    console.width = max(console.width, 100)
+    console.print(grid)
+    print("\n".join(["recommended:", *advice, *warnings]))
+
+
+def draw(table: list[Prediction], V: int, network: str, path: Path) -> None:
+    """Words per second against ranks, one line per K, and ideal speed-up beside it.
+
+    Raises
+    ------
+    UserError
+        Without matplotlib, or if the file cannot be written.
+    """
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError("--figure: needs matplotlib: pip install 'nplm-mpi[plot]'") from error
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for K in sorted({p.batch for p in table}):
+        points = sorted((p.ranks, p.words_per_second) for p in table if p.batch == K)
+        ranks, speeds = zip(*points, strict=True)
+        (line,) = axes.loglog(ranks, speeds, "o-", label=f"K={K}")
+        axes.loglog(ranks, [speeds[0] * r / ranks[0] for r in ranks], ":", color=line.get_color(), alpha=0.5)
+    axes.set_xlabel("ranks")
+    axes.set_ylabel("words per second, predicted (dotted: ideal)")
+    axes.set_title(f"V={V:,}, network: {network}")
+    axes.legend()
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--figure {path}: {' '.join(str(error).split())}") from error
+
+
+if __name__ == "__main__":
+    cli.run("plan", main)
