@@ -22,14 +22,9 @@ Result = TypeVar("Result")
 # MPI counts are 32-bit; larger arrays travel in pieces of this many bytes.
 PIECE = 1 << 28
 
-# What each launcher calls the number of tasks it started.
-TASKS_IN_ENVIRONMENT = (
-    "OMPI_COMM_WORLD_SIZE",
-    "PMI_SIZE",
-    "PMIX_SIZE",
-    "SLURM_NTASKS",
-    "SLURM_STEP_NUM_TASKS",
-)
+# What each launcher calls the number of tasks it started.  SLURM_NTASKS is not among them:
+# a batch script has it, too, where it starts a single process without srun.
+TASKS_IN_ENVIRONMENT = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 @dataclass
@@ -263,7 +258,8 @@ def world() -> Comm:
     Raises
     ------
     UserError
-        If the MPI library cannot be loaded under a launcher.
+        If the MPI library cannot be loaded under a launcher, or is not the launcher's:
+        then every task would be a job of its own.
     """
     launched = tasks_started()
     try:
@@ -275,4 +271,12 @@ def world() -> Comm:
             f"MPI cannot be loaded ({' '.join(str(error).split())}): install one with "
             "pip install 'nplm-mpi[mpi]' or load the cluster's MPI module"
         ) from error
-    return Comm(mpi.COMM_WORLD)
+    group = Comm(mpi.COMM_WORLD)
+    if launched and launched[1] > group.size:
+        library = " ".join(mpi.Get_library_version().split("\n")[0].split(",")[0].split())
+        raise UserError(
+            f"the launcher started {launched[1]} tasks ({launched[0]}), but each is a job of its own with "
+            f"{group.size} of them: launcher and MPI library do not belong together; use the mpirun of this "
+            f"library ({library}), or under srun add --mpi=pmi2"
+        )
+    return group

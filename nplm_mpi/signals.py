@@ -59,6 +59,11 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def leave(self) -> None:
+        """For the rest of the process, ignore them: one more must not change the exit code."""
+        for number in self._before:
+            self._before[number] = signal.SIG_IGN
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         level = LEVELS.index(number)
         now = time.monotonic()

@@ -43,7 +43,11 @@ mpirun -n 40 python -m nplm_mpi.train --out runs/mlp9 --resume
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Train as the arguments say. Collective."""
     with Signals(comm.abort) as signals:
-        run(comm, argv, signals)
+        try:
+            run(comm, argv, signals)
+        except Stop:
+            signals.leave()
+            raise
 
 
 def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:

@@ -14,6 +14,7 @@ import pytest
 from nplm_mpi.checkpoint import latest_good, open_model
 from nplm_mpi.errors import UserError
 from tests.checkpoint_files import WORDS, forge, make_config, save_model
+from tests.faults import corrupted
 
 DATA = Path(__file__).parent / "data"
 TRAINING = {"updates": 3, "seen": np.arange(len(WORDS)), "momentum": np.zeros(5)}
@@ -93,24 +94,6 @@ def test_a_flipped_bit_in_an_array_is_found_and_the_array_named(path, name):
     path.write_bytes(raw)
     open_model(path).close()  # the structure is fine
     assert f"/parameters/{name} does not match its checksum" in refusal(path)
-
-
-def corrupted(raw: bytes, rng: np.random.Generator) -> bytes:
-    """A copy with random damage, never equal to the original."""
-    data = bytearray(raw)
-    kind = rng.integers(4)
-    if kind == 0:
-        return bytes(data[: rng.integers(len(data))])
-    lo = int(rng.integers(len(data)))
-    if kind == 1:  # single bits
-        for at in rng.integers(len(data), size=rng.integers(1, 6)):
-            data[at] ^= 1 << int(rng.integers(8))
-    elif kind == 2:  # a lost disk block
-        hi = min(len(data), lo + int(rng.integers(1, 600)))
-        data[lo:hi] = bytes(hi - lo)
-    else:  # bytes lost in the middle
-        del data[lo : lo + int(rng.integers(1, 64))]
-    return bytes(data)
 
 
 def test_random_damage_is_always_refused(path):
