@@ -26,6 +26,10 @@ COMMANDS = {
     "score": "log10 probabilities of text line by line, as KenLM or SRILM write them; n-best lists",
     "plan": "predict speed, time, memory and the best layout before anything is run",
     "reproduce": "the paper's tables, from data to verdict",
+    "sample": "draw text from a model",
+    "neighbors": "similar words, analogies, a map of words",
+    "export": "vectors and parameters for other programs",
+    "plot": "learning curves of runs",
 }
 
 

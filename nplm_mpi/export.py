@@ -1,0 +1,93 @@
+"""python -m nplm_mpi.export: a network's vectors and parameters for other programs."""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nplm_mpi import cli, exporting
+from nplm_mpi.arguments import Parser
+from nplm_mpi.comm import Comm
+from nplm_mpi.errors import UserError
+from nplm_mpi.language_model import load
+from nplm_mpi.scorers import NetworkScorer
+
+EXAMPLES = """
+python -m nplm_mpi.export run/best.h5 --format word2vec --out words.txt
+python -m nplm_mpi.export run/best.h5 --format word2vec-binary --vectors outputs --out outputs.bin
+python -m nplm_mpi.export run/best.h5 --format projector --out projector
+python -m nplm_mpi.export run/best.h5 --format torch --out model.pt
+"""
+# One matrix of vectors, or the whole model.
+VECTORS = ("word2vec", "word2vec-binary", "projector")
+MODELS = ("npz", "safetensors", "torch")
+
+
+def main(comm: Comm, argv: Sequence[str]) -> None:
+    """Export as the arguments say. Collective; only rank 0 works."""
+    with cli.same_on_all_ranks():
+        arguments = parse(argv)
+    summary = comm.on_root(export, arguments)
+    if arguments.json:
+        print(json.dumps(summary))
+    else:
+        print("{out}: {format}, {words} words, {content}".format(**summary))
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command's arguments."""
+    parser = Parser("export", "Write a network's vectors or parameters for other programs.", EXAMPLES)
+    parser.add_argument("model", metavar="FILE.h5", help="a network")
+    parser.add_argument(
+        "--format",
+        choices=(*VECTORS, *MODELS),
+        required=True,
+        help="vectors: word2vec (text), word2vec-binary, projector (TensorBoard's, a folder); "
+        "whole model: npz, safetensors, torch (a state dict)",
+    )
+    parser.add_argument("--out", metavar="PATH", required=True, help="file (folder for projector) to write")
+    parser.add_argument(
+        "--vectors",
+        choices=("features", "outputs"),
+        help="of the formats that hold vectors: features, rows of C (default), or outputs, rows of (U | W)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args(argv)
+    if arguments.format in MODELS and arguments.vectors:
+        raise UserError(f"--vectors: --format {arguments.format} holds all parameters; leave it away")
+    arguments.vectors = arguments.vectors or "features"
+    return arguments
+
+
+def export(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Write the file; returns what it holds."""
+    model = load(arguments.model)
+    vectors = model.word_vectors(arguments.vectors)
+    assert isinstance(model.scorer, NetworkScorer)  # word_vectors refuses others
+    arrays = exporting.whole_arrays(model.scorer.parameters)
+    vocabulary, path = model.vocabulary, Path(arguments.out)
+    words, matrix = vocabulary.words, vectors.matrix
+    write: dict[str, Callable[[], None]] = {
+        "word2vec": lambda: exporting.write_word2vec_text(path, words, matrix),
+        "word2vec-binary": lambda: exporting.write_word2vec_binary(path, words, matrix),
+        "projector": lambda: exporting.write_projector(path, words, matrix, vocabulary.counts),
+        "npz": lambda: exporting.write_npz(path, arrays, vocabulary, model.order),
+        "safetensors": lambda: exporting.write_safetensors(path, arrays, vocabulary, model.order),
+        "torch": lambda: exporting.write_torch(path, arrays, vocabulary),
+    }
+    try:
+        write[arguments.format]()
+    except OSError as error:
+        raise exporting.explain(error, path) from error
+    whole = arguments.format in MODELS
+    content = (
+        ", ".join(f"{n} {a.shape}" for n, a in arrays.items())
+        if whole
+        else f"{arguments.vectors} {matrix.shape}"
+    )
+    return {"out": str(path), "format": arguments.format, "words": len(words), "content": content}
+
+
+if __name__ == "__main__":
+    cli.run("export", main)

@@ -1,0 +1,169 @@
+"""python -m nplm_mpi.neighbors: similar words, analogies, similarity tests, a map of words."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nplm_mpi import cli
+from nplm_mpi.arguments import Parser
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import require
+from nplm_mpi.corpus import iter_lines
+from nplm_mpi.corpus.text import open_binary
+from nplm_mpi.errors import UserError
+from nplm_mpi.language_model import load
+from nplm_mpi.vectors import Vectors
+
+EXAMPLES = """
+python -m nplm_mpi.neighbors run/best.h5 list function --count 5
+python -m nplm_mpi.neighbors run/best.h5 --analogy man woman king
+python -m nplm_mpi.neighbors run/best.h5 --evaluate wordsim.tsv --json
+python -m nplm_mpi.neighbors run/best.h5 --map words.png --map-words 300
+"""
+
+
+def main(comm: Comm, argv: Sequence[str]) -> None:
+    """Answer as the arguments say. Collective; only rank 0 works."""
+    with cli.same_on_all_ranks():
+        arguments = parse(argv)
+    results = comm.on_root(answer, arguments)
+    if comm.is_root and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    print(json.dumps(results, ensure_ascii=False) if arguments.json else as_text(results), end="")
+    print(end="\n" if arguments.json else "")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command's arguments."""
+    parser = Parser("neighbors", "Similar words by the cosine of their vectors.", EXAMPLES)
+    parser.add_argument("model", metavar="FILE.h5", help="a network")
+    parser.add_argument("words", metavar="WORD", nargs="*", help="whose most similar words to list")
+    parser.add_argument(
+        "--analogy",
+        nargs=3,
+        metavar=("A", "B", "C"),
+        action="append",
+        default=[],
+        help="what is to C as B is to A: the words nearest to B - A + C",
+    )
+    parser.add_argument("--count", type=int, default=10, help="words in each list (default: 10)")
+    parser.add_argument(
+        "--vectors",
+        choices=("features", "outputs"),
+        default="features",
+        help="features: rows of C (default); outputs: rows of (U | W)",
+    )
+    parser.add_argument(
+        "--evaluate",
+        metavar="FILE",
+        help="compare with human judgements: lines of word TAB word TAB score, # begins a comment",
+    )
+    parser.add_argument("--map", metavar="FILE.png", help="draw the most frequent words in the plane")
+    parser.add_argument("--map-words", type=int, default=300, help="how many (default: 300)")
+    parser.add_argument(
+        "--map-method",
+        choices=("tsne", "pca"),
+        default="tsne",
+        help="tsne (default) keeps neighbourhoods; pca distances",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args(argv)
+    require(arguments.count >= 1, f"--count {arguments.count}: give 1 or more")
+    require(arguments.map_words >= 5, f"--map-words {arguments.map_words}: give 5 or more")
+    if not (arguments.words or arguments.analogy or arguments.evaluate or arguments.map):
+        raise UserError("nothing to do: name words, or give --analogy, --evaluate or --map")
+    return arguments
+
+
+def answer(arguments: argparse.Namespace) -> dict[str, Any]:
+    """All that was asked for."""
+    vectors = load(arguments.model).word_vectors(arguments.vectors)
+    results: dict[str, Any] = {"model": arguments.model, "vectors": arguments.vectors}
+    if arguments.words:
+        results["neighbors"] = {
+            word: as_rows(vectors.neighbors(word, arguments.count)) for word in arguments.words
+        }
+    if arguments.analogy:
+        results["analogies"] = [
+            {"a": a, "b": b, "c": c, "answers": as_rows(vectors.analogy(a, b, c, arguments.count))}
+            for a, b, c in arguments.analogy
+        ]
+    if arguments.evaluate:
+        results["evaluation"] = {"file": arguments.evaluate} | vectors.judge(read_pairs(arguments.evaluate))
+    if arguments.map:
+        results["map"] = draw_map(vectors, arguments)
+    return results
+
+
+def as_rows(found: list[tuple[str, float]]) -> list[dict[str, Any]]:
+    """Words and similarities for JSON."""
+    return [{"word": word, "cosine": cosine} for word, cosine in found]
+
+
+def read_pairs(path: str) -> list[tuple[str, str, float]]:
+    """Word pairs and their scores.
+
+    Raises
+    ------
+    UserError
+        At a line of another form, or if there is none.
+    """
+    pairs = []
+    with open_binary(path) as file:
+        for number, line in enumerate(iter_lines(file, path), start=1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            fields = line.split("\t")
+            try:
+                first, second, score = fields
+                pairs.append((first.strip(), second.strip(), float(score)))
+            except ValueError:
+                raise UserError(
+                    f"--evaluate {path}, line {number}: not word TAB word TAB score: {line[:60]!r}"
+                ) from None
+    if not pairs:
+        raise UserError(f"--evaluate {path}: holds no word pair")
+    return pairs
+
+
+def draw_map(vectors: Vectors, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Write the picture."""
+    from nplm_mpi import word_map
+
+    words = word_map.frequent_words(vectors.vocabulary, arguments.map_words)
+    rows = [vectors.index(word) for word in words]
+    places = word_map.place(vectors.unit[rows], arguments.map_method)
+    title = f"{Path(arguments.model)}: {len(words)} most frequent words, {arguments.vectors}"
+    labelled = word_map.draw(words, places, arguments.map, f"{title} ({arguments.map_method})")
+    return {"file": arguments.map, "words": len(words), "labelled": labelled}
+
+
+def as_text(results: dict[str, Any]) -> str:
+    """Tables for people."""
+    blocks = []
+    for word, rows in results.get("neighbors", {}).items():
+        blocks.append((f"nearest to {word}", rows))
+    for analogy in results.get("analogies", []):
+        blocks.append(("{a} is to {b} as {c} is to".format(**analogy), analogy["answers"]))
+    text = ""
+    for title, rows in blocks:
+        width = max((len(row["word"]) for row in rows), default=0)
+        text += f"{title}\n" + "".join(f"  {row['word']:{width}}  {row['cosine']:6.3f}\n" for row in rows)
+    if "evaluation" in results:
+        e = results["evaluation"]
+        correlation = {k: "undefined" if e[k] is None else f"{e[k]:.4f}" for k in ("pearson", "spearman")}
+        text += (
+            f"{e['file']}: {e['covered']} of {e['pairs']} pairs in the vocabulary ({e['coverage']:.1%})\n"
+            f"  Pearson   {correlation['pearson']}\n  Spearman  {correlation['spearman']}\n"
+        )
+    if "map" in results:
+        m = results["map"]
+        text += f"{m['file']}: {m['words']} words, {m['labelled']} of them labelled\n"
+    return text
+
+
+if __name__ == "__main__":
+    cli.run("neighbors", main)

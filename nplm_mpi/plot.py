@@ -1,0 +1,96 @@
+"""python -m nplm_mpi.plot: learning curves of one or several runs."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from nplm_mpi import cli
+from nplm_mpi.arguments import Parser
+from nplm_mpi.comm import Comm
+from nplm_mpi.errors import UserError
+from nplm_mpi.metrics import read_metrics
+from nplm_mpi.word_map import load_pyplot
+
+EXAMPLES = """
+python -m nplm_mpi.plot runs/mlp1
+python -m nplm_mpi.plot runs/mlp1 runs/mlp3 runs/mlp9 --by seconds --out curves.svg
+"""
+AXES = {"epoch": "epochs", "examples": "examples", "seconds": "seconds of training"}
+
+
+def main(comm: Comm, argv: Sequence[str]) -> None:
+    """Draw as the arguments say. Collective; only rank 0 works."""
+    with cli.same_on_all_ranks():
+        arguments = parse(argv)
+    comm.on_root(draw, arguments)
+    print(f"{arguments.out}: {len(arguments.runs)} runs")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command's arguments."""
+    parser = Parser("plot", "Learning curves: training and validation perplexity of runs.", EXAMPLES)
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folders that train wrote")
+    parser.add_argument("--out", default="curves.png", help=".png, .svg or .pdf (default: curves.png)")
+    parser.add_argument(
+        "--by", choices=tuple(AXES), default="epoch", help="the horizontal axis (default: epoch)"
+    )
+    return parser.parse_args(argv)
+
+
+def draw(arguments: argparse.Namespace) -> None:
+    """Write the picture."""
+    runs = [
+        (short, read_metrics(run)) for short, run in zip(names(arguments.runs), arguments.runs, strict=True)
+    ]
+    pyplot = load_pyplot()
+    figure, axes = pyplot.subplots(figsize=(9, 5.5), dpi=130, layout="constrained")
+    last = []
+    for number, (name, entries) in enumerate(runs):
+        color = f"C{number % 10}"
+        train, valid = (
+            [(entry[arguments.by], entry[key]) for entry in entries if entry.get(key)]
+            for key in ("train_perplexity", "valid_perplexity")
+        )
+        if train:
+            label = f"{name}, training"
+            axes.plot(*zip(*train, strict=True), color=color, linewidth=1, alpha=0.6, label=label)
+            last += [y for _, y in train[len(train) // 4 :]]
+        if valid:
+            label = f"{name}, validation"
+            axes.plot(*zip(*valid, strict=True), color=color, marker="o", markersize=4, label=label)
+            last += [y for _, y in valid]
+    if not last:
+        raise UserError(f"{', '.join(arguments.runs)}: no perplexity has been logged yet")
+    # The first examples of a run cost thousands: they would flatten all that follows.
+    low, high = min(last), max(last)
+    axes.set_yscale("log")
+    axes.set_ylim(low / 1.08, high * 1.15)
+    axes.set_xlim(left=0)
+    axes.yaxis.set_major_formatter(pyplot.FuncFormatter(lambda y, _: f"{y:,.0f}"))
+    axes.yaxis.set_minor_formatter(pyplot.FuncFormatter(lambda y, _: f"{y:,.0f}"))
+    axes.set_xlabel(AXES[arguments.by])
+    axes.set_ylabel("perplexity")
+    axes.grid(alpha=0.3, which="both")
+    legend = axes.legend(frameon=False, fontsize=9)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    try:
+        figure.savefig(arguments.out)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--out {arguments.out}: cannot be written: {error}") from error
+    finally:
+        pyplot.close(figure)
+
+
+def names(runs: Sequence[str]) -> list[str]:
+    """Short names of folders: the last part, more of the path where that is not enough."""
+    paths = [Path(run).resolve() for run in runs]
+    for length in range(1, max(len(path.parts) for path in paths) + 1):
+        short = ["/".join(path.parts[-length:]) for path in paths]
+        if len(set(short)) == len(set(paths)):
+            break
+    return short
+
+
+if __name__ == "__main__":
+    cli.run("plot", main)

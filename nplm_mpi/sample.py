@@ -1,0 +1,114 @@
+"""python -m nplm_mpi.sample: text drawn from a trained model."""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from nplm_mpi import cli
+from nplm_mpi.arguments import Parser
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import require
+from nplm_mpi.corpus import EOS, tokenise
+from nplm_mpi.errors import UserError
+from nplm_mpi.language_model import load
+from nplm_mpi.sampling import sample_words
+
+EXAMPLES = """
+python -m nplm_mpi.sample run/best.h5 --tokens 40 --prompt "the function"
+python -m nplm_mpi.sample run/best.h5 --sentences 5 --temperature 0.8 --seed 3
+python -m nplm_mpi.sample run/best.h5 --top-k 40 --top-p 0.95 --no-unk
+"""
+
+
+def main(comm: Comm, argv: Sequence[str]) -> None:
+    """Draw as the arguments say. Collective; only rank 0 works."""
+    with cli.same_on_all_ranks():
+        arguments = parse(argv)
+    texts = comm.on_root(generate, arguments)
+    if comm.is_root and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    if arguments.json:
+        print(json.dumps({"texts": texts, "seed": arguments.seed}, ensure_ascii=False))
+    else:
+        print("\n".join(texts))
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command's arguments."""
+    parser = Parser("sample", "Draw text from a trained model; the same seed gives the same text.", EXAMPLES)
+    parser.add_argument("model", metavar="FILE.h5", help="a network or an n-gram model")
+    parser.add_argument(
+        "--sentences", type=int, help="how many, for a model of sentences (default: 5), one per line"
+    )
+    parser.add_argument(
+        "--tokens", type=int, help="how many words in all, the prompt not counted (default for a stream: 50)"
+    )
+    parser.add_argument("--prompt", default="", help="words that the text (each sentence) begins with")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=1.0,
+        help="below 1 bolder, above 1 more varied, 0 the most probable word (default: 1)",
+    )
+    parser.add_argument("--top-k", type=int, default=0, help="draw from the K most probable words (0: all)")
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        help="draw from the most probable words that together reach this probability (default: 1)",
+    )
+    parser.add_argument("--no-unk", action="store_true", help="never draw <unk>")
+    parser.add_argument("--seed", type=int, default=1, help="default: 1")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args(argv)
+    for name, lowest in (("sentences", 1), ("tokens", 1), ("top_k", 0), ("seed", 0)):
+        value = getattr(arguments, name)
+        flag = name.replace("_", "-")
+        require(value is None or value >= lowest, f"--{flag} {value}: give {lowest} or more")
+    require(0 <= arguments.temperature < np.inf, f"--temperature {arguments.temperature}: give 0 or more")
+    require(0 < arguments.top_p <= 1, f"--top-p {arguments.top_p}: give a number above 0, at most 1")
+    return arguments
+
+
+def generate(arguments: argparse.Namespace) -> list[str]:
+    """The texts: sentences, or one stretch of a stream."""
+    model = load(arguments.model)
+    prompt = tokenise(arguments.prompt)
+    random = np.random.default_rng(arguments.seed)
+    stream = model.vocabulary.eos is None
+    if stream and arguments.sentences is not None:
+        raise UserError(
+            f"--sentences: {arguments.model} is a model of a stream, without sentences; give --tokens"
+        )
+
+    def words() -> Iterator[str]:
+        return sample_words(
+            model,
+            random,
+            prompt,
+            arguments.temperature,
+            arguments.top_k,
+            arguments.top_p,
+            not arguments.no_unk,
+        )
+
+    if stream:
+        return [" ".join([*prompt, *itertools.islice(words(), arguments.tokens or 50)])]
+    left = arguments.tokens
+    number = arguments.sentences or (5 if left is None else None)
+    texts: list[str] = []
+    while (number is None or len(texts) < number) and (left is None or left > 0):
+        drawn = list(itertools.islice(words(), left))
+        left = None if left is None else left - len(drawn)
+        if drawn[-1] == EOS:
+            drawn.pop()
+        texts.append(" ".join([*prompt, *drawn]))
+    return texts
+
+
+if __name__ == "__main__":
+    cli.run("sample", main)
