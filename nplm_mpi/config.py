@@ -167,6 +167,7 @@ class OutputConfig:
     checkpoint_every: str = option("10m", "updates (500), seconds (30s) or minutes (10m) between checkpoints")
     evaluate: bool = option(True, "evaluate on the validation part after each epoch and on test at the end")
     log_every: float = option(5.0, "seconds between log lines")
+    tensorboard: bool = option(False, "write the numbers for TensorBoard too, to tensorboard/ in --out")
     json: bool = option(False, "print the summary as one JSON object on standard output")
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nplm_mpi import ngram
+from nplm_mpi import checkpoint, ngram
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.corpus import BOS, EOS, UNK, Encoder, tokenise
 from nplm_mpi.errors import UserError
@@ -347,7 +347,8 @@ def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
         path = path / "best.h5"
     if ngram.is_ngram_file(path):
         return LanguageModel(path, NgramScorer(comm.on_root(ngram.load, path)))
-    model, vocabulary, file = load_model(path, serial())
+    comm.on_root(lambda: checkpoint.open_model(path, verify=True).close())
+    model, vocabulary, file = load_model(path, serial(), verify=False)
     with file:
         treatment = file.config.corpus.treatment
     return LanguageModel(path, NetworkScorer(model, vocabulary, comm), treatment)

@@ -1,6 +1,7 @@
 """A run's metrics.jsonl, read back."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,38 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     if not entries:
         raise UserError(f"{path}: holds no entries yet; let the run log something first")
     return entries
+
+
+def training_curve(entries: list[dict[str, Any]], by: str) -> list[tuple[float, float]]:
+    """Training perplexity of the stretches between log entries.
+
+    The entries hold averages since the epoch's beginning; here each stretch stands for
+    itself, so that the curve does not jump where an epoch begins.
+
+    Parameters
+    ----------
+    entries : list of dict
+        See :func:`read_metrics`.
+    by : {"epoch", "examples", "seconds"}
+
+    Returns
+    -------
+    list of (end of the stretch, perplexity)
+        Stretches are at least a fiftieth of an epoch.
+    """
+    curve = []
+    epoch, done, gained = 0, 0.0, 0.0  # position within the epoch, and its log likelihood
+    for entry in entries:
+        if not entry.get("train_perplexity") or not entry["epoch"]:
+            continue
+        per_epoch = entry["examples"] / entry["epoch"]
+        # An epoch's last entry stands at its end, not at the next one's beginning.
+        number = math.ceil(entry["epoch"]) - 1
+        position = entry["examples"] - number * per_epoch
+        total = -position * math.log(entry["train_perplexity"])
+        if number != epoch:
+            epoch, done, gained = number, 0.0, 0.0
+        if position - done >= per_epoch / 50:
+            curve.append((entry[by], math.exp((gained - total) / (position - done))))
+            done, gained = position, total
+    return curve

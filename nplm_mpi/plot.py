@@ -8,7 +8,7 @@ from nplm_mpi import cli
 from nplm_mpi.arguments import Parser
 from nplm_mpi.comm import Comm
 from nplm_mpi.errors import UserError
-from nplm_mpi.metrics import read_metrics
+from nplm_mpi.metrics import read_metrics, training_curve
 from nplm_mpi.word_map import load_pyplot
 
 EXAMPLES = """
@@ -47,10 +47,8 @@ def draw(arguments: argparse.Namespace) -> None:
     last = []
     for number, (name, entries) in enumerate(runs):
         color = f"C{number % 10}"
-        train, valid = (
-            [(entry[arguments.by], entry[key]) for entry in entries if entry.get(key)]
-            for key in ("train_perplexity", "valid_perplexity")
-        )
+        train = training_curve(entries, arguments.by)
+        valid = [(e[arguments.by], e["valid_perplexity"]) for e in entries if e.get("valid_perplexity")]
         if train:
             label = f"{name}, training"
             axes.plot(*zip(*train, strict=True), color=color, linewidth=1, alpha=0.6, label=label)

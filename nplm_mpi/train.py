@@ -10,7 +10,7 @@ from typing import Any
 
 import numba
 
-from nplm_mpi import __version__, checkpoint, cli
+from nplm_mpi import __version__, checkpoint, cli, tensorboard_log
 from nplm_mpi.arguments import Parser, add_config_options, build_config
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
@@ -59,6 +59,8 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
         arguments = parser.parse_args(argv)
         config = build_config(arguments, default_preset="small")
         check_cores(comm, config.training.threads)
+    if config.output.tensorboard:
+        comm.on_root(tensorboard_log.check_installed)
     found = comm.on_root(find_run, config.output.out) if config.output.resume else None
     with cli.same_on_all_ranks():
         if found:
@@ -76,10 +78,14 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
     comm.on_root(tidy, out, config, state)
 
     total = config.training.epochs * max(len_of_epoch(config, corpus), 1)
-    with Display(total, comm.is_root) as display:
+    tensorboard = config.output.tensorboard and comm.is_root
+    with (
+        Display(total, comm.is_root) as display,
+        tensorboard_log.beside(display, out / "tensorboard", tensorboard) as listen,
+    ):
         for line in describe(comm, config, corpus):
             display.say(line)
-        training = Training(config, corpus, model, out, state, display, signals)
+        training = Training(config, corpus, model, out, state, listen, signals)
         if found:
             display.say(tell_resumed(found, training))
         ready = time.perf_counter()
