@@ -126,6 +126,14 @@ def test_probabilities_of_all_words_sum_to_one(M):
         assert math.fsum(np.exp(log_p)) == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_model_of_zeros_is_uniform_its_perplexity_is_the_size_of_the_vocabulary(dtype):
+    zeros = Network.random(17, n=4, m=3, h=4, direct=True, scale=0.0)
+    model = build(comm.serial(), Setting(V=17, dtype=dtype, network=zeros))
+    log_p = model.log_prob(np.ones((17, 3), np.int32), np.arange(17, dtype=np.int32))
+    assert math.exp(-log_p.mean()) == pytest.approx(17, rel=1e-6 if dtype == "float32" else 1e-14)
+
+
 @pytest.mark.parametrize("M", [2, 3])
 def test_log_probabilities_of_many_examples_equal_the_oracle(M):
     setting, rng = Setting(V=19), np.random.default_rng(0)
