@@ -146,14 +146,11 @@ def read(path: str | Path) -> BackoffModel:
         for line in lines:
             if line == "\\end\\" or (line.startswith("\\") and line.endswith("-grams:")):
                 break
-            fields = [field for field in line.replace("\t", " ").split(" ") if field]
-            if len(fields) not in (k + 1, k + 2):
-                raise source.error(f"{len(fields)} fields where a {k}-gram has {k + 1} or {k + 2}")
-            p.append(logarithm_field(fields[0], source))
-            b.append(logarithm_field(fields[k + 1], source) if len(fields) == k + 2 else 0.0)
+            score, text, *weight = split_entry(line, k, source)
+            p.append(logarithm_field(score, source))
+            b.append(logarithm_field(weight[0], source) if weight else 0.0)
             if p[-1] > 0:
-                raise source.error(f"the log10 probability {fields[0]} is above 0")
-            text = " ".join(fields[1 : k + 1])
+                raise source.error(f"the log10 probability {score} is above 0")
             if places.setdefault(text, len(places)) != len(p) - 1:
                 raise source.error(f"{text!r} stands here for the second time")
             if k > 1:
@@ -176,6 +173,18 @@ def read(path: str | Path) -> BackoffModel:
         raise source.error(f"{line[:60]!r} where \\end\\ should stand")
     source.file.close()
     return assemble(words, keys, scores, weights, source)
+
+
+def split_entry(line: str, k: int, source: Lines) -> list[str]:
+    """Score, words joined by single blanks, and the back-off weight if there is one."""
+    fields = line.split("\t")
+    words = fields[1].split(" ") if len(fields) in (2, 3) else []
+    if len(words) == k and all(words) and " " not in fields[0]:
+        return fields  # as nearly every line is
+    fields = [field for field in line.replace("\t", " ").split(" ") if field]
+    if len(fields) not in (k + 1, k + 2):
+        raise source.error(f"{len(fields)} fields where a {k}-gram has {k + 1} or {k + 2}")
+    return [fields[0], " ".join(fields[1 : k + 1]), *fields[k + 1 :]]
 
 
 def logarithm_field(text: str, source: Lines) -> float:
