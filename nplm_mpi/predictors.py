@@ -16,7 +16,7 @@ from nplm_mpi.evaluation import token_log_probs
 from nplm_mpi.examples import Examples
 from nplm_mpi.mixture import Mixture, check_same_vocabulary, fixed, learn
 from nplm_mpi.model_file import load_model
-from nplm_mpi.ngram import frequency_bins, is_ngram_file, load
+from nplm_mpi.ngram import frequency_bins, is_ngram_file, load, score_range
 
 CHUNK = 1 << 20  # tokens whose probabilities are held at a time
 
@@ -60,7 +60,7 @@ class Ngram:
 
     def log_probs(self, tokens: np.ndarray, start: int, stop: int) -> Floats:
         """Natural log probabilities of ``tokens[start:stop]``, on all ranks. Collective."""
-        return self.comm.on_root(lambda: self.model.log_prob(tokens, np.arange(start, stop)))
+        return self.comm.on_root(lambda: score_range(self.model, tokens, start, stop))
 
     def bins(self, tokens: np.ndarray, start: int, stop: int) -> NDArray[np.int64]:
         """Frequency bin of each token's context (section 4.1), on all ranks. Collective."""

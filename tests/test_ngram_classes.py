@@ -35,6 +35,8 @@ def test_a_texts_probabilities_are_those_of_the_distributions(sentences, form):
     model = fit(sentences, form)
     tokens = encode(read_lines("H10_kn_test.txt"), model.vocabulary)
     scores = model.log_prob(tokens, np.arange(len(tokens)))
+    few = np.arange(9, 30)
+    np.testing.assert_array_equal(model.log_prob(tokens, few), scores[few])
     for t in range(2, len(tokens)):
         context = [tokens[t - 1], tokens[t - 2]]
         if sentences and model.vocabulary.eos in context:

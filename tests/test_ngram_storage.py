@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nplm_mpi.errors import UserError
-from nplm_mpi.ngram import classes, interpolated, is_ngram_file, kneser_ney, load, save
+from nplm_mpi.ngram import classes, interpolated, is_ngram_file, kneser_ney, load, save, score_range, scoring
 from nplm_mpi.safe_hdf5 import Source, write_sealed
 from tests.ngram_oracle import DATA, encode, make_vocabulary, read_lines
 
@@ -46,6 +46,17 @@ def test_a_model_comes_back_the_same(tmp_path, kind, sentences, unk):
     np.testing.assert_array_equal(
         back.context_counts(tokens, positions), model.context_counts(tokens, positions)
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_text_is_scored_in_pieces(monkeypatch, kind):
+    for sentences in (False, True):
+        model = fit(kind, sentences)
+        tokens = encode(OTHER, model.vocabulary)
+        whole = model.log_prob(tokens, np.arange(5, 40))
+        monkeypatch.setattr(scoring, "CHUNK", 4)
+        np.testing.assert_array_equal(score_range(model, tokens, 5, 40), whole)
+    assert len(score_range(model, tokens, 7, 7)) == 0
 
 
 def test_plain_h5py_reads_the_ngrams(tmp_path):

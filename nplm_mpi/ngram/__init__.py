@@ -15,6 +15,7 @@ of the network do.  Knows no MPI.
 from nplm_mpi.ngram.backoff import BackoffModel
 from nplm_mpi.ngram.classes import ClassModel
 from nplm_mpi.ngram.interpolated import InterpolatedModel, frequency_bins
+from nplm_mpi.ngram.scoring import score_range
 from nplm_mpi.ngram.storage import NgramModel, is_ngram_file, load, save
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "is_ngram_file",
     "load",
     "save",
+    "score_range",
 ]

@@ -29,6 +29,7 @@ from nplm_mpi.ngram import (
     interpolated,
     is_ngram_file,
     kneser_ney,
+    score_range,
     storage,
 )
 
@@ -194,7 +195,7 @@ def evaluate(model: NgramModel, corpus: Corpus, part: str) -> dict[str, Any]:
     back into the part before.
     """
     start, stop = corpus.parts[part]
-    scores = model.log_prob(corpus.tokens, np.arange(start, stop))
+    scores = score_range(model, corpus.tokens, start, stop)
     words = corpus.tokens[start:stop]
     unknown = words == (-1 if corpus.vocabulary.unk is None else corpus.vocabulary.unk)
     return {

@@ -89,10 +89,15 @@ class ClassModel:
         UserError
             If the text was encoded with another vocabulary.
         """
-        check_inside(tokens, len(self.vocabulary))
-        words = np.asarray(tokens)[np.asarray(positions, np.int64)]
+        positions = np.asarray(positions, np.int64)
+        if len(positions) == 0:
+            return np.zeros(0)
+        begin, stop = max(0, int(positions.min()) - self.order), int(positions.max()) + 1
+        window = np.asarray(tokens[begin:stop])
+        check_inside(window, len(self.vocabulary))
+        words = window[positions - begin]
         in_class = (words >= 0) & ~self._unseen[words]
-        of_class = np.where(in_class, self.ngram.log_prob(self._read(tokens), positions), 0.0)
+        of_class = np.where(in_class, self.ngram.log_prob(self._read(window), positions - begin), 0.0)
         return of_class + np.where(words >= 0, self._log_share[words], self._unknown)
 
     def _read(self, words: NDArray) -> Ints:

@@ -27,6 +27,7 @@ from nplm_mpi.ngram import (
     frequency_bins,
     interpolated,
     kneser_ney,
+    score_range,
 )
 from nplm_mpi.ngram.storage import load, save
 from nplm_mpi.predictors import Network, chunks
@@ -105,7 +106,10 @@ class Work:
     def _ngram(self, row: Row) -> Result:
         model = self._train_ngram(row)
         save(model, self._ngram_path(row.name))
-        scores = {part: model.log_prob(self.corpus.tokens, at) for part, at in self.positions.items()}
+        scores = {
+            part: score_range(model, self.corpus.tokens, *bounds)
+            for part, bounds in self.corpus.parts.items()
+        }
         self._keep_scores(row.name, {part: scores[part] for part in ("valid", "test")})
         kept = ("notes", "discounts", "unseen_words", "unseen_mass", "likelihoods", "valid_log_likelihoods")
         details = {key: model.details[key] for key in kept if key in model.details}
