@@ -35,7 +35,7 @@ from nplm_mpi.config import Config
 from nplm_mpi.errors import UserError
 from tests.faults import Tally, corrupted, kill_and_resume, uninterrupted
 
-PER_RUN = 5
+PER_RUN = 8
 """Kills of one run before it is resumed to its end."""
 
 

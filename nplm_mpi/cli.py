@@ -43,6 +43,7 @@ def run(name: str, command: Command, argv: Sequence[str] | None = None) -> NoRet
     comm = serial()
     try:
         comm = world()
+        comm.end_with_launcher()
         # One thread per rank unless a command asks for more: ranks x BLAS threads
         # would fight for the cores.
         with threadpool_limits(1), quiet_unless(comm.is_root):

@@ -7,6 +7,7 @@ Calls, bytes and seconds are counted per collective.
 
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -208,6 +209,22 @@ class Comm:
         """The group of the ranks that share this rank's memory."""
         return Comm(self.mpi.Split_type(MPI.COMM_TYPE_SHARED)) if self.mpi else Comm()
 
+    def end_with_launcher(self) -> None:
+        """From now on, end this process when its launcher is gone; not collective.
+
+        Open MPI's ranks outlive a killed mpirun for many seconds, and would write into
+        the folder where a resumed run already works.
+        """
+        parent = os.getppid()
+
+        def watch() -> None:
+            while os.getppid() == parent:
+                time.sleep(1)
+            os._exit(1)
+
+        if self.size > 1:
+            threading.Thread(target=watch, daemon=True).start()
+
     def fail(self) -> None:
         """Print the current exception and end all ranks with exit code 1; not collective."""
         print(
@@ -231,6 +248,9 @@ def _load_mpi() -> Any:
     if MPI is None:
         import mpi4py
 
+        # MPICH would sum its first calls in another order than the later ones, and a
+        # resumed run would round differently from one that was never stopped.
+        os.environ.setdefault("MPIR_CVAR_POSIX_NUM_COLLS_THRESHOLD", "0")
         # Only the main thread communicates; the lower level is the faster one.
         mpi4py.rc.thread_level = "funneled"
         from mpi4py import MPI as module

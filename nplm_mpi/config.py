@@ -155,6 +155,14 @@ class TrainingConfig:
                 self.batch >= rows,
                 f"--grid {self.grid}: {rows} rows share {self.batch} examples; give --batch {rows} or more",
             )
+        for name, value, allowed in (
+            ("collectives", self.collectives, ("auto", "one")),
+            ("grid", self.grid, ("",)),
+        ):
+            require(
+                not self.reproducible or value in allowed,
+                f"--{name} {value} sums in the ranks' order; leave it or --reproducible away",
+            )
         check_choices(self)
 
 

@@ -30,6 +30,7 @@ from nplm_mpi.model import Model, Rates, Workspace
 from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import Partition
 from nplm_mpi.replicas import find_difference
+from nplm_mpi.reproducible import ReproducibleModel, partition_in_blocks
 
 
 class Grid:
@@ -209,14 +210,21 @@ def new_model(
     decay: float = 0.0,
     collectives: str = "one",
     grid: str = "",
+    reproducible: bool = False,
 ) -> Model:
     """A model with zeros for parameters: one row of ranks, or with ``grid`` ("RxC") a grid. Collective.
+
+    ``reproducible``: see :mod:`nplm_mpi.reproducible`; for one row only.
 
     Raises
     ------
     UserError
-        If the grid does not have as many places as there are ranks.
+        If the grid does not have as many places as there are ranks, or reproducible
+        sums have fewer blocks.
     """
+    if reproducible:
+        blocks = partition_in_blocks(V, comm.size)
+        return ReproducibleModel(comm, Parameters(shape, V, blocks, comm.rank, dtype), batch, decay)
     rows, columns = shape_of_grid(grid, comm.size) if grid else (1, comm.size)
     if rows == 1:
         p = Parameters(shape, V, Partition(V, columns), comm.rank, dtype)

@@ -210,18 +210,21 @@ class Model:
 
     def _forward_outputs(self, w: Workspace, own_words: np.ndarray) -> None:
         """1(c) and 1(d), repeated with the true maximum where Q was too far from it."""
-        p, D = self.parameters, self.parameters.shape.columns
         if self.collectives == "paper" or math.isnan(self.Q):
             self._find_maximum(w)
         else:
             w.Q.fill(self.Q)
-        step = self._take_step()
-        self._output_units(p.O, D, self._E, step, w.z, w.Q, own_words, w.sums, w.N, w.R)  # 1(c)
-        self._sum_over_ranks(w)  # 1(d)
-        if not kernels.in_range(w.sums, *RANGE_OF_S[p.dtype]):
+        self._pass_over_outputs(w, own_words)
+        if not kernels.in_range(w.sums, *RANGE_OF_S[self.parameters.dtype]):
             self._find_maximum(w)
-            self._output_units(p.O, D, self._E, self._take_step(), w.z, w.Q, own_words, w.sums, w.N, w.R)
-            self._sum_over_ranks(w)
+            self._pass_over_outputs(w, own_words)
+
+    def _pass_over_outputs(self, w: Workspace, own_words: np.ndarray) -> None:
+        """1(c) for the own units and 1(d), after the pending 2(a)."""
+        p, step = self.parameters, self._take_step()
+        D, out = p.shape.columns, (w.sums, w.N, w.R)
+        self._output_units(p.O, D, self._E, step, w.z, w.Q, own_words, *out)  # 1(c)
+        self.row.allreduce_sum(w.payload if self.collectives == "one" else w.sums)  # 1(d)
 
     def _take_step(self) -> np.ndarray:
         """The step that the next pass over O has to make: the pending one, once, or none."""
@@ -231,14 +234,14 @@ class Model:
             return self._nothing[:1]
         return self._nothing[:0] if step is None else step
 
-    def _sum_over_ranks(self, w: Workspace) -> None:
-        self.row.allreduce_sum(w.payload if self.collectives == "one" else w.sums)
-
     def _find_maximum(self, w: Workspace) -> None:
         """The paper's Q = max_j y_j. Collective: one Allreduce."""
         self.flush()
-        kernels.largest_outputs(self.parameters.O, self.parameters.shape.columns, w.z, w.Q)
+        self._largest_outputs(w)
         self.row.allreduce_max(w.Q)
+
+    def _largest_outputs(self, w: Workspace) -> None:
+        kernels.largest_outputs(self.parameters.O, self.parameters.shape.columns, w.z, w.Q)
 
     def flush(self) -> None:
         """Let the pending change of b, U and W through; not collective.
@@ -247,8 +250,11 @@ class Model:
         called.
         """
         if self._pending is not None:
-            apply = kernels.apply_step if self.batch > 1 else kernels.apply_step_of_one
-            apply(self.parameters.O, self.parameters.shape.columns, self._E, self._take_step())
+            self._apply_step(self._take_step())
+
+    def _apply_step(self, step: np.ndarray) -> None:
+        apply = kernels.apply_step if self.batch > 1 else kernels.apply_step_of_one
+        apply(self.parameters.O, self.parameters.shape.columns, self._E, step)
 
     def find_drift(self) -> str | None:
         """Which array, that ranks must hold alike, differs on which ranks. Collective: one allgather."""
@@ -274,7 +280,7 @@ class Model:
         """
         self.flush()
         p = self.parameters
-        D, direct, c = p.shape.columns, p.shape.direct, p.dtype.type(p.scale)
+        direct, c = p.shape.direct, p.dtype.type(p.scale)
         log_p = np.empty(len(words))
         for first in range(0, len(words), CHUNK):
             part = slice(first, min(first + CHUNK, len(words)))
@@ -284,15 +290,19 @@ class Model:
             kernels.output_inputs(w.a, w.x, direct, c, w.z)
             sums = np.empty((len(w.Q), 2))
             w.Q[:] = self.Q if self.Q == self.Q else 0.0
-            kernels.output_scores(p.O, D, w.z, w.Q, words[part] - np.int32(p.start), sums)
-            self.row.allreduce_sum(sums)
+            self._score_outputs(w, words[part] - np.int32(p.start), sums)
             if not kernels.in_range(sums, *RANGE_OF_S[p.dtype]):
                 self._find_maximum(w)
-                kernels.output_scores(p.O, D, w.z, w.Q, words[part] - np.int32(p.start), sums)
-                self.row.allreduce_sum(sums)
+                self._score_outputs(w, words[part] - np.int32(p.start), sums)
             kernels.log_likelihood(sums, w.Q, w.log_p)
             log_p[part] = w.log_p
         return log_p
+
+    def _score_outputs(self, w: Workspace, own_words: np.ndarray, sums: np.ndarray) -> None:
+        """s and y of the target words, summed over the ranks."""
+        p = self.parameters
+        kernels.output_scores(p.O, p.shape.columns, w.z, w.Q, own_words, sums)
+        self.row.allreduce_sum(sums)
 
     def _workspace(self, K: int) -> Workspace:
         if K not in self._workspaces:

@@ -84,6 +84,7 @@ def load_model(
     collectives: str = "one",
     verify: bool = True,
     grid: str = "",
+    reproducible: bool = False,
 ) -> tuple[Model, Vocabulary, checkpoint.Model]:
     """The model in a file, its rows dealt to the ranks of ``comm``. Collective.
 
@@ -102,7 +103,8 @@ def load_model(
     comm.on_root(lambda: checkpoint.open_model(path, verify=verify).close())
     file = checkpoint.open_model(path)
     shape, V = file.config.model, len(file.vocabulary_words)
-    model = new_model(comm, shape, V, file.config.training.dtype, batch, decay, collectives, grid)
+    dtype = file.config.training.dtype
+    model = new_model(comm, shape, V, dtype, batch, decay, collectives, grid, reproducible)
     read_into(model, file)
     return model, Vocabulary(file.vocabulary_words, file.counts), file
 

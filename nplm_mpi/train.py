@@ -150,6 +150,7 @@ def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[Model, State]:
         settings.weight_decay,
         collectives(config),
         settings.grid,
+        settings.reproducible,
     )
     log_unigram = unigram_log_probs(corpus.vocabulary.counts) if settings.init_bias == "unigram" else None
     model.parameters.initialize(settings.seed, log_unigram, corpus.vocabulary.bos)
@@ -166,7 +167,14 @@ def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[Mode
     """
     settings = config.training
     model, vocabulary, file = load_model(
-        path, comm, settings.batch, settings.weight_decay, collectives(config), False, settings.grid
+        path,
+        comm,
+        settings.batch,
+        settings.weight_decay,
+        collectives(config),
+        False,
+        settings.grid,
+        settings.reproducible,
     )
     with file:
         saved = file.training or {}

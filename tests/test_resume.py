@@ -100,7 +100,7 @@ def assert_same_files(a, b):
         (1, 16, ["--shuffle"]),
         (2, 1, ["--no-shuffle", "--collectives", "paper"]),
         (2, 3, ["--dtype", "float64", "--collectives", "two"]),
-        (3, 16, ["--shuffle"]),
+        (4, 16, ["--shuffle"]),
     ],
 )
 def test_a_killed_and_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(tmp_path, ranks, batch, options):
