@@ -118,7 +118,7 @@ def test_other_text_is_evaluated_with_weights_from_the_validation_part(files, ca
 def test_several_ranks_say_the_same_as_one(files, capsys, tmp_path):
     argv = [files["network"], "--mix-with", files["trigram"], "--mix-weight", "bins"]
     expected = run(capsys, *argv)
-    found = json.loads(mpi_command(2, ["-m", "nplm_mpi.evaluate", *argv, "--json"]).stdout)
+    found = json.loads(mpi_command(2, ["-m", "nplm_mpi.evaluate", *argv, "--json"], timeout=150).stdout)
     assert found["perplexity"] == pytest.approx(expected["perplexity"], rel=1e-6)  # float32
     assert found["weights"] == pytest.approx(expected["weights"], abs=1e-4)
 
