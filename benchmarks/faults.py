@@ -35,16 +35,18 @@ from nplm_mpi.config import Config
 from nplm_mpi.errors import UserError
 from tests.faults import Tally, corrupted, kill_and_resume, uninterrupted
 
-PER_RUN = 8
+PER_RUN = 10
 """Kills of one run before it is resumed to its end."""
 
 
-def campaign_of_kills(folder: Path, kills: int, seed: int, launchers: list[str]) -> dict[str, Any]:
-    """Kill until ``kills`` are reached, in turn on each launcher and with 1 to 4 ranks."""
+def campaign_of_kills(
+    folder: Path, kills: int, minutes: float, seed: int, launchers: list[str]
+) -> dict[str, Any]:
+    """Kill ``kills`` times or for so long, in turn on each launcher and with 1 to 4 ranks."""
     dice, tally, whole = random.Random(seed), Tally(), {}
     places = [(launcher, ranks) for ranks in (2, 3, 1, 4) for launcher in launchers]
     started = time.monotonic()
-    while tally.kills < kills:
+    while tally.kills < kills and time.monotonic() - started < 60 * minutes:
         launcher, ranks = places[tally.runs % len(places)]
         reference = folder / f"whole-{launcher}-{ranks}"
         if (launcher, ranks) not in whole:
@@ -184,6 +186,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=60, help="begin no more killed runs after so long")
     parser.add_argument("--files", type=int, default=1000, help="damaged ones, and as many forged")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
@@ -199,7 +202,7 @@ def main() -> None:
         "damaged_files": campaign_of_files(folder, files, seed, "damaged"),
         "forged_files": campaign_of_files(folder, files, seed, "forged"),
         "full_disks": campaign_of_disks(folder, seed),
-        "kills": campaign_of_kills(folder, arguments.kills, seed, launchers),
+        "kills": campaign_of_kills(folder, arguments.kills, arguments.minutes, seed, launchers),
     }
     text = json.dumps(figures, indent=2)
     print(text)

@@ -34,7 +34,7 @@ OPTIONS = [
         "--weight-decay",
         "0.05",
     ),
-    *("--batch", "3", "--epochs", "6", "--patience", "0"),
+    *("--batch", "3", "--epochs", "4", "--patience", "0"),
 ]
 LONGEST_END = 15.0
 """Seconds within which a job must be gone after one of its processes died."""
