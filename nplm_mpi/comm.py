@@ -22,6 +22,8 @@ Result = TypeVar("Result")
 
 # MPI counts are 32-bit; larger arrays travel in pieces of this many bytes.
 PIECE = 1 << 28
+# Between machines, up to so many bytes go by the algorithm with the fewest steps, see Nodes.
+FEW_BYTES = 1 << 16
 
 # What each launcher calls the number of tasks it started.  SLURM_NTASKS is not among them:
 # a batch script has it, too, where it starts a single process without srun.
@@ -61,6 +63,7 @@ class Comm:
         self.size: int = mpi.size if mpi else 1
         self.traffic: dict[str, Traffic] = {}
         self.parts: list[Comm] = []  # made by split, whose costs count here too
+        self._nodes: Nodes | None = None
 
     @property
     def is_root(self) -> bool:
@@ -92,7 +95,11 @@ class Comm:
             return
         start = time.perf_counter()
         operation = MPI.SUM if kind == "allreduce_sum" else MPI.MAX
-        if array.nbytes <= PIECE:
+        if self._nodes is None:
+            self._nodes = Nodes(self.mpi)
+        if self._nodes.count > 1 and array.nbytes <= FEW_BYTES:
+            self._nodes.allreduce(array, operation)
+        elif array.nbytes <= PIECE:
             self.mpi.Allreduce(MPI.IN_PLACE, array, operation)
         else:
             flat = array.reshape(-1)
@@ -237,6 +244,57 @@ class Comm:
         if self.size > 1:
             self.mpi.Abort(code)
         os._exit(code)
+
+
+class Nodes:
+    """How a group's ranks lie on machines, and an Allreduce of few steps between these.
+
+    MPICH takes, from a few hundred bytes on, an algorithm that saves bytes and costs
+    twice the steps (between two machines 1000 instead of 500 microseconds where one way
+    takes 500).  Recursive doubling is the one for an update's small sums.
+
+    Making one is collective, as is its use.
+
+    Attributes
+    ----------
+    count : int
+        Machines.
+    """
+
+    def __init__(self, mpi: Any) -> None:
+        self.node = mpi.Split_type(MPI.COMM_TYPE_SHARED)
+        self.leads = self.node.rank == 0
+        self.leaders = mpi.Split(0 if self.leads else MPI.UNDEFINED)
+        self.count: int = mpi.allreduce(int(self.leads))
+
+    def allreduce(self, array: np.ndarray, operation: Any) -> None:
+        """As ``MPI.Allreduce`` in place, for MPI.SUM and MPI.MAX; bitwise the same on all ranks."""
+        if self.node.size > 1:
+            self.node.Reduce(MPI.IN_PLACE if self.leads else array, array if self.leads else None, operation)
+        if self.leads:
+            self._double(array, np.add if operation == MPI.SUM else np.maximum)
+        if self.node.size > 1:
+            self.node.Bcast(array)
+
+    def _double(self, array: np.ndarray, combine: np.ufunc) -> None:
+        """Recursive doubling: in each step, partners exchange what they have and both combine it."""
+        rank, size = self.leaders.rank, self.leaders.size
+        whole = 1 << (size.bit_length() - 1)
+        if rank >= whole:  # one too many: a partner takes our part along
+            self.leaders.Send(array, rank - whole)
+            self.leaders.Recv(array, rank - whole)
+            return
+        received = np.empty_like(array)
+        if rank + whole < size:
+            self.leaders.Recv(received, rank + whole)
+            combine(array, received, out=array)
+        step = 1
+        while step < whole:
+            self.leaders.Sendrecv(array, rank ^ step, recvbuf=received, source=rank ^ step)
+            combine(array, received, out=array)
+            step *= 2
+        if rank + whole < size:
+            self.leaders.Send(array, rank + whole)
 
 
 MPI: Any = None

@@ -176,7 +176,7 @@ def predict(
     """Words per second and the rest of one layout. Collective: it may measure."""
     shape, itemsize = profile.shape, 4 if dtype == "float32" else 8
     sent = messages(shape, V, K, itemsize, collectives, layout)
-    computing = profile.update_seconds(V, K, layout)
+    computing = profile.update_seconds(V, K, layout, collectives)
     talking = communication_seconds(network, layout, sent)
     speed = K / (computing + talking)
     return Prediction(

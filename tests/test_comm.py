@@ -10,7 +10,7 @@ import pytest
 
 from nplm_mpi import comm as communication
 from nplm_mpi.errors import UserError
-from tests.mpi import LAUNCHERS, ROOT, mpi_command, mpi_run
+from tests.mpi import LAUNCHERS, ROOT, default_launcher, mpi_command, mpi_run
 
 RANKS = pytest.mark.parametrize("ranks", [1, 2, 3])
 
@@ -154,3 +154,29 @@ def test_without_an_mpi_library_one_process_works_and_a_launcher_gets_a_clear_me
     launched = run(PMI_SIZE="4")
     assert launched.returncode != 0
     assert "pip install 'nplm-mpi[mpi]'" in launched.stderr
+
+
+def reduced_between_machines() -> tuple[int, list[bytes], list[float]]:
+    """Body: machines, the bits of a sum and a maximum, and the digits of a sum of known numbers."""
+    world = communication.world()
+    draws = [np.random.default_rng(rank).normal(size=33).astype(np.float32) for rank in range(world.size)]
+    total, largest, known = draws[world.rank].copy(), draws[world.rank].copy(), np.full(3, float(world.rank))
+    world.allreduce_sum(total)
+    world.allreduce_max(largest)
+    world.allreduce_sum(known)
+    np.testing.assert_allclose(total, np.sum(draws, axis=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(largest, np.max(draws, axis=0))
+    return world._nodes.count if world._nodes else 1, [total.tobytes(), largest.tobytes()], known.tolist()
+
+
+@pytest.mark.parametrize(
+    ("pretend", "machines"), [({}, 1), ({"MPIR_CVAR_NOLOCAL": "1"}, 0), ({"MPIR_CVAR_NUM_CLIQUES": "2"}, 2)]
+)
+@pytest.mark.parametrize("ranks", [2, 3, 5, 7])
+def test_sums_between_machines_are_right_and_bitwise_the_same_everywhere(ranks, pretend, machines):
+    if default_launcher().kind != "mpich":
+        pytest.skip("only MPICH can pretend that its ranks are on several machines")
+    first, *others = mpi_run(ranks, reduced_between_machines, env=pretend)
+    assert first[0] == (machines or ranks)
+    assert first[2] == [ranks * (ranks - 1) / 2] * 3
+    assert all(other == first for other in others)

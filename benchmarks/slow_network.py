@@ -1,0 +1,206 @@
+"""Words per second against K on two hosts with a slow network between them: the paper's schedule and ours.
+
+    python -m benchmarks.slow_network
+
+Needs root and Linux: it makes the hosts itself, see slow_hosts.py.  On a real cluster,
+with one rank on each of two machines, `mpirun ... python -m benchmarks.slow_network
+--here` measures the real network.
+
+For each schedule it also compares the counted calls and bytes with the formula of
+nplm_mpi.costs, and the measured speed with what nplm_mpi.plan predicts from a few
+measured updates and Allreduces.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.slow_hosts import SlowHosts
+from nplm_mpi import comm as communication
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import ModelConfig, preset
+from nplm_mpi.costs import Layout, communication_seconds, messages
+from nplm_mpi.grid import new_model
+from nplm_mpi.measure import Profile, measure_network
+
+DELAYS = (0, 50, 500)
+BATCHES = (1, 4, 16, 64)
+SCHEDULES = ("paper", "two", "one")
+# Seconds per measured point.
+SPAN, REPEATS = 1.2, 12
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def measure(comm: Comm, shape: ModelConfig, V: int, K: int, collectives: str) -> dict[str, Any]:
+    """Speed, calls and bytes of one schedule. Collective."""
+    model = new_model(comm, shape, V, "float32", K, 1e-5, collectives)
+    model.parameters.initialize(1)
+    draw = np.random.default_rng(1)
+    contexts = draw.integers(V, size=(64, K, shape.order - 1), dtype=np.int32)
+    words = draw.integers(V, size=(64, K), dtype=np.int32)
+
+    def updates(count: int) -> float:
+        comm.barrier()
+        start = time.perf_counter()
+        for i in range(count):
+            model.update(contexts[i % 64], words[i % 64], 1e-3)
+        spent = np.array([time.perf_counter() - start])
+        comm.allreduce_max(spent)
+        return float(spent[0])
+
+    once = updates(5) / 5
+    count = int(np.clip(SPAN / REPEATS / once, 5, 20_000))
+    comm.traffic.clear()
+    fastest = min(updates(count) for _ in range(REPEATS)) / count
+    calls, size = 0, 0
+    for kind, traffic in comm.traffic.items():
+        calls, size = calls + traffic.calls, size + traffic.bytes
+        if kind == "allreduce_max":  # those of `updates` itself
+            calls, size = calls - REPEATS, size - REPEATS * 8
+    return {
+        "words_per_second": K / fastest,
+        "calls_per_update": calls / (REPEATS * count),
+        "bytes_per_update": size / (REPEATS * count),
+    }
+
+
+def measure_here(shape: ModelConfig, V: int, batches: list[int]) -> list[dict[str, Any]]:
+    """All schedules and K on the ranks of the launcher. Collective."""
+    comm = communication.world()
+    with threadpool_limits(1):
+        network = measure_network(comm)
+        profile = Profile(comm, shape, "float32")
+        layout, rows = Layout(1, comm.size), []
+        for K in batches:
+            for collectives in SCHEDULES:
+                sent = messages(shape, V, K, 4, collectives, layout)
+                computing = profile.update_seconds(V, K, layout, collectives)
+                predicted = K / (computing + communication_seconds(network, layout, sent))
+                row = {"K": K, "collectives": collectives, "ranks": comm.size}
+                row |= measure(comm, shape, V, K, collectives)
+                row |= {"predicted": predicted, "bytes_formula": sent.bytes, "calls_formula": len(sent.row)}
+                rows.append(row)
+    return rows if comm.is_root else []
+
+
+def measure_emulated(delay_us: int, arguments: list[str]) -> list[dict[str, Any]]:
+    """:func:`measure_here` on two emulated hosts."""
+    with SlowHosts(delay_us * 1e-6) as hosts:
+        command = hosts.mpirun(
+            [sys.executable, "-m", "benchmarks.slow_network", "--here", "--json", *arguments]
+        )
+        finished = subprocess.run(
+            command,
+            env=hosts.environment(),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        if finished.returncode:
+            raise SystemExit(f"two hosts at {delay_us} us failed:\n{finished.stderr}")
+        rows = json.loads(finished.stdout.splitlines()[-1])
+    return [{"delay_us": delay_us, **row} for row in rows]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Speeds by K, each with the ratio to the paper's schedule and plan's error."""
+    lines = ["| one way | K | schedule | words/s | of the paper's | calls | bytes | plan predicts |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        (paper,) = (
+            r["words_per_second"]
+            for r in rows
+            if (r.get("delay_us"), r["K"], r["collectives"]) == (row.get("delay_us"), row["K"], "paper")
+        )
+        cells = (
+            f"{row.get('delay_us', '-')} us",
+            row["K"],
+            row["collectives"],
+            f"{row['words_per_second']:,.0f}",
+            f"{row['words_per_second'] / paper:.2f}x",
+            f"{row['calls_per_update']:.2f} ({row['calls_formula']})",
+            f"{row['bytes_per_update']:,.0f} ({row['bytes_formula']:,})",
+            f"{row['predicted'] / row['words_per_second'] - 1:+.0%}",
+        )
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Words per second against K, a panel per delay."""
+    from matplotlib.figure import Figure
+
+    delays = sorted({row["delay_us"] for row in rows})
+    figure = Figure(figsize=(3.4 * len(delays), 3.4), layout="constrained")
+    panels = figure.subplots(1, len(delays), sharey=True, squeeze=False)[0]
+    for axes, delay in zip(panels, delays, strict=True):
+        for collectives in SCHEDULES:
+            mine = [r for r in rows if r["delay_us"] == delay and r["collectives"] == collectives]
+            axes.loglog(
+                [r["K"] for r in mine], [r["words_per_second"] for r in mine], "o-", label=collectives
+            )
+            axes.loglog([r["K"] for r in mine], [r["predicted"] for r in mine], "k:", linewidth=0.8)
+        axes.set_title(f"{delay} us one way")
+        axes.set_xlabel("K, examples per update")
+    panels[0].set_ylabel("words per second (dotted: plan)")
+    panels[0].legend(title="collectives")
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Measure as the arguments say."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--preset", default="mlp9", help="shape of the network (default: %(default)s)")
+    parser.add_argument(
+        "--V", type=int, default=16_383, help="words (default: %(default)s, the paper's Brown)"
+    )
+    parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
+    parser.add_argument("--delays", default=",".join(map(str, DELAYS)), help="microseconds one way")
+    parser.add_argument("--here", action="store_true", help="on the launcher's ranks, without emulation")
+    parser.add_argument("--json", action="store_true", help="print the measurements only")
+    parser.add_argument("--out", help="folder for slow_network.json, .md and .png")
+    arguments = parser.parse_args()
+    names = ("order", "features", "hidden", "direct")
+    shape = ModelConfig(**{k: v for k, v in preset(arguments.preset).items() if k in names})
+    if arguments.here:
+        batches = [int(K) for K in arguments.batches.split(",")]
+        rows = measure_here(shape, arguments.V, batches)
+        if rows:
+            print(json.dumps(rows) if arguments.json else table(rows))
+        return
+    rows = []
+    passed_on = ["--preset", arguments.preset, "--V", str(arguments.V), "--batches", arguments.batches]
+    for delay in arguments.delays.split(","):
+        rows += measure_emulated(int(delay), passed_on)
+    head = {
+        "command": "python -m benchmarks.slow_network " + " ".join(sys.argv[1:]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {platform.processor() or platform.system()}",
+        "python": platform.python_version(),
+    }
+    print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
+    if arguments.out:
+        folder = Path(arguments.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "slow_network.json").write_text(json.dumps({**head, "rows": rows}, indent=1))
+        (folder / "slow_network.md").write_text(
+            "".join(f"{key}: {value}  \n" for key, value in head.items()) + "\n" + table(rows) + "\n"
+        )
+        draw(rows, folder / "slow_network.png")
+
+
+if __name__ == "__main__":
+    main()
