@@ -29,7 +29,7 @@ from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig, preset
 from nplm_mpi.costs import Layout, communication_seconds, messages
-from nplm_mpi.grid import new_model
+from nplm_mpi.distribution import new_model
 from nplm_mpi.measure import Profile, measure_network
 
 DELAYS = (0, 50, 500)

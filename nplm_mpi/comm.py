@@ -64,6 +64,7 @@ class Comm:
         self.traffic: dict[str, Traffic] = {}
         self.parts: list[Comm] = []  # made by split, whose costs count here too
         self._nodes: Nodes | None = None
+        self._windows: list[Any] = []
 
     @property
     def is_root(self) -> bool:
@@ -162,8 +163,30 @@ class Comm:
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
+        for window in self._windows:
+            window.Sync()
         if self.size > 1:
             self.mpi.Barrier()
+        for window in self._windows:
+            window.Sync()
+
+    def shared_array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Zeros in memory that all ranks share; all ranks are on one machine.
+
+        What one rank writes before a :meth:`barrier`, all see after it.
+        """
+        if self.size == 1 or 0 in shape:
+            return np.zeros(shape, dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        window = MPI.Win.Allocate_shared(size if self.is_root else 0, dtype.itemsize, comm=self.mpi)
+        window.Lock_all()
+        self._windows.append(window)
+        memory, _ = window.Shared_query(0)
+        array: np.ndarray = np.ndarray(shape, dtype, memory)
+        if self.is_root:
+            array.fill(0)
+        self.barrier()
+        return array
 
     def on_root(self, function: Callable[..., Result], *args: Any) -> Result:
         """``function(*args)`` of rank 0, its result or its exception, on all ranks.

@@ -127,6 +127,12 @@ class TrainingConfig:
         "gradients; auto: measure",
         choices=("auto", "one", "two", "paper"),
     )
+    parallel: str = option(
+        "vocabulary",
+        "vocabulary: each rank owns output words, as in the paper's section 3.2; shared: each rank has its "
+        "own part of the examples, and all change the same memory without locks, as in section 3.1",
+        choices=("vocabulary", "shared"),
+    )
     grid: str = option(
         "",
         "RxC: R rows of C ranks; the rows share each mini-batch, the ranks of a row the vocabulary "
@@ -149,6 +155,10 @@ class TrainingConfig:
         require(self.max_examples >= -1, f"--max-examples {self.max_examples}: give 0 or more")
         require(self.seed >= 0, f"--seed {self.seed}: give 0 or more")
         require(self.threads >= 1, f"--threads {self.threads}: give 1 or more")
+        require(
+            not (self.grid and self.parallel == "shared"),
+            f"--grid {self.grid}: ranks that share memory form no grid; leave --grid or --parallel away",
+        )
         if self.grid:
             rows, _ = parse_grid(self.grid)
             require(
@@ -158,6 +168,7 @@ class TrainingConfig:
         for name, value, allowed in (
             ("collectives", self.collectives, ("auto", "one")),
             ("grid", self.grid, ("",)),
+            ("parallel", self.parallel, ("vocabulary",)),
         ):
             require(
                 not self.reproducible or value in allowed,

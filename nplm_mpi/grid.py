@@ -24,13 +24,12 @@ import numpy as np
 
 from nplm_mpi import kernels
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig, parse_grid
+from nplm_mpi.config import parse_grid
 from nplm_mpi.errors import UserError
 from nplm_mpi.model import Model, Rates, Workspace
 from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import Partition
 from nplm_mpi.replicas import find_difference
-from nplm_mpi.reproducible import ReproducibleModel, partition_in_blocks
 
 
 class Grid:
@@ -112,6 +111,7 @@ class GridModel(Model):
     ) -> None:
         super().__init__(grid.world, parameters, -(-batch // grid.rows), decay, collectives)
         self.grid, self.row = grid, grid.row
+        self.examples_per_call = batch
         self.writes_rows = grid.column.is_root
         self._dO = np.zeros_like(parameters.O)
 
@@ -199,36 +199,3 @@ def shape_of_grid(text: str, ranks: int) -> tuple[int, int]:
         error.collective = True
         raise error
     return rows, columns
-
-
-def new_model(
-    comm: Comm,
-    shape: ModelConfig,
-    V: int,
-    dtype: str,
-    batch: int = 1,
-    decay: float = 0.0,
-    collectives: str = "one",
-    grid: str = "",
-    reproducible: bool = False,
-) -> Model:
-    """A model with zeros for parameters: one row of ranks, or with ``grid`` ("RxC") a grid. Collective.
-
-    ``reproducible``: see :mod:`nplm_mpi.reproducible`; for one row only.
-
-    Raises
-    ------
-    UserError
-        If the grid does not have as many places as there are ranks, or reproducible
-        sums have fewer blocks.
-    """
-    if reproducible:
-        blocks = partition_in_blocks(V, comm.size)
-        return ReproducibleModel(comm, Parameters(shape, V, blocks, comm.rank, dtype), batch, decay)
-    rows, columns = shape_of_grid(grid, comm.size) if grid else (1, comm.size)
-    if rows == 1:
-        p = Parameters(shape, V, Partition(V, columns), comm.rank, dtype)
-        return Model(comm, p, batch, decay, collectives)
-    layout = Grid(comm, rows, columns)
-    p = Parameters(shape, V, Partition(V, columns), layout.row.rank, dtype)
-    return GridModel(layout, p, batch, decay, collectives)

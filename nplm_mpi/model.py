@@ -116,6 +116,8 @@ class Model:
     ----------
     Q : float
         The last update's mean log S, natural; nan before the first one.
+    examples_per_call : int
+        How many examples a training gives :meth:`update` at a time.
     writes_rows : bool
         Whether this rank's rows of O go into files: of several ranks with the same
         rows only one does.
@@ -127,6 +129,7 @@ class Model:
         self, comm: Comm, parameters: Parameters, batch: int = 1, decay: float = 0.0, collectives: str = "one"
     ) -> None:
         self.comm, self.parameters, self.batch = comm, parameters, batch
+        self.examples_per_call = batch
         self.row = comm  # the ranks that hold all of O between them: all, unless in a grid
         self.decay, self.collectives = decay, collectives
         self.Q = float("nan")

@@ -11,7 +11,7 @@ from nplm_mpi.checkpoint import Sliced, Whole
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.grid import new_model
+from nplm_mpi.distribution import new_model
 from nplm_mpi.model import Model
 
 # What training["stored_..."] holds where weights carry a common scale: the arrays
@@ -85,6 +85,7 @@ def load_model(
     verify: bool = True,
     grid: str = "",
     reproducible: bool = False,
+    parallel: str = "vocabulary",
 ) -> tuple[Model, Vocabulary, checkpoint.Model]:
     """The model in a file, its rows dealt to the ranks of ``comm``. Collective.
 
@@ -104,7 +105,7 @@ def load_model(
     file = checkpoint.open_model(path)
     shape, V = file.config.model, len(file.vocabulary_words)
     dtype = file.config.training.dtype
-    model = new_model(comm, shape, V, dtype, batch, decay, collectives, grid, reproducible)
+    model = new_model(comm, shape, V, dtype, batch, decay, collectives, grid, reproducible, parallel)
     read_into(model, file)
     return model, Vocabulary(file.vocabulary_words, file.counts), file
 

@@ -100,11 +100,16 @@ class Parameters:
         self.scale = 1.0
 
 
+def aligned_width(columns: int, dtype: np.dtype) -> int:
+    """``columns`` rounded up to whole cache lines."""
+    per_line = 64 // dtype.itemsize
+    return -(-columns // per_line) * per_line
+
+
 def aligned_rows(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:
     """Zeros (rows, columns rounded up so that each row starts at a cache line)."""
-    per_line = 64 // dtype.itemsize
-    width = -(-columns // per_line) * per_line
-    buffer = np.zeros(rows * width + per_line, dtype)
+    width = aligned_width(columns, dtype)
+    buffer = np.zeros(rows * width + 64 // dtype.itemsize, dtype)
     offset = -buffer.ctypes.data % 64 // dtype.itemsize
     return buffer[offset : offset + rows * width].reshape(rows, width)
 

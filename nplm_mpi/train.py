@@ -16,8 +16,9 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
 from nplm_mpi.display import Display, duration, number, print_table
+from nplm_mpi.distribution import new_model
 from nplm_mpi.errors import Stop, UserError
-from nplm_mpi.grid import new_model, shape_of_grid
+from nplm_mpi.grid import shape_of_grid
 from nplm_mpi.model import Model
 from nplm_mpi.model_file import load_model
 from nplm_mpi.run_folder import (
@@ -29,6 +30,7 @@ from nplm_mpi.run_folder import (
     trim_metrics,
     write_config,
 )
+from nplm_mpi.shared import SharedModel
 from nplm_mpi.signals import Signals
 from nplm_mpi.training import State, Training, final_evaluation, fingerprint, unigram_log_probs
 
@@ -110,6 +112,7 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
         "seconds_saving": training.cost.seconds,
         "files_saved": training.cost.files,
         "bytes_saved": training.cost.bytes,
+        **lost_updates(model),
         "ranks": comm.size,
         "out": str(out),
     }
@@ -151,6 +154,7 @@ def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[Model, State]:
         collectives(config),
         settings.grid,
         settings.reproducible,
+        settings.parallel,
     )
     log_unigram = unigram_log_probs(corpus.vocabulary.counts) if settings.init_bias == "unigram" else None
     model.parameters.initialize(settings.seed, log_unigram, corpus.vocabulary.bos)
@@ -175,6 +179,7 @@ def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[Mode
         False,
         settings.grid,
         settings.reproducible,
+        settings.parallel,
     )
     with file:
         saved = file.training or {}
@@ -209,6 +214,13 @@ def tell_resumed(found: Found, training: Training) -> str:
 def collectives(config: Config) -> str:
     """The schedule to use."""
     return "one" if config.training.collectives == "auto" else config.training.collectives
+
+
+def lost_updates(model: Model) -> dict[str, float]:
+    """What ranks that share memory did in vain; nothing for others."""
+    if not isinstance(model, SharedModel):
+        return {}
+    return {"lost_updates": model.loss["b"].share, "lost_updates_d": model.loss["d"].share}
 
 
 def len_of_epoch(config: Config, corpus: Corpus) -> int:
@@ -251,6 +263,11 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
             f"{summary['seconds_saving'] / max(summary['seconds_training'], 1e-9):.1%}: "
             f"{summary['files_saved']} files, {summary['bytes_saved'] / 1e6:,.1f} MB, "
             f"{duration(summary['seconds_saving'])}",
+        ),
+        *(
+            [("lost updates", f"{summary['lost_updates']:.2%} (of b; of d: {summary['lost_updates_d']:.2%})")]
+            if "lost_updates" in summary
+            else []
         ),
         ("files", f"{summary['out']}/best.h5, checkpoint.h5, metrics.jsonl, config.yaml"),
     ]

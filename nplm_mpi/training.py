@@ -176,7 +176,7 @@ class Training:
         state, settings = self.state, self.config.training
         key = shuffle_key(settings.seed, state.epoch) if settings.shuffle else None
         for contexts, words in self.parts["train"].batches(
-            settings.batch, state.position, self.per_epoch, key
+            self.model.examples_per_call, state.position, self.per_epoch, key
         ):
             rate = settings.lr / (1 + settings.lr_decay * state.examples)
             self.count(self.model.update(contexts, words, rate))

@@ -12,7 +12,7 @@ import numpy as np
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
-from nplm_mpi.grid import new_model
+from nplm_mpi.distribution import new_model
 from nplm_mpi.model import Model
 from tests.oracle import Network, learning_rate
 

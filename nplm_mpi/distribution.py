@@ -1,0 +1,53 @@
+"""How a model is dealt to the ranks: one row, a grid, or memory shared by all."""
+
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import ModelConfig
+from nplm_mpi.grid import Grid, GridModel, shape_of_grid
+from nplm_mpi.model import Model
+from nplm_mpi.parameters import Parameters
+from nplm_mpi.partition import Partition
+from nplm_mpi.reproducible import ReproducibleModel, partition_in_blocks
+from nplm_mpi.shared import SharedModel
+
+
+def new_model(
+    comm: Comm,
+    shape: ModelConfig,
+    V: int,
+    dtype: str,
+    batch: int = 1,
+    decay: float = 0.0,
+    collectives: str = "one",
+    grid: str = "",
+    reproducible: bool = False,
+    parallel: str = "vocabulary",
+) -> Model:
+    """A model with zeros for parameters. Collective.
+
+    Parameters
+    ----------
+    grid : str
+        "RxC"; one row of all ranks if empty.
+    reproducible : bool
+        See :mod:`nplm_mpi.reproducible`; for one row only.
+    parallel : {"vocabulary", "shared"}
+        Sections 3.2 and 3.1.
+
+    Raises
+    ------
+    UserError
+        If the grid does not have as many places as there are ranks, reproducible sums
+        have fewer blocks, or ranks on several machines are to share memory.
+    """
+    if parallel == "shared":
+        return SharedModel(comm, shape, V, dtype, batch, decay)
+    if reproducible:
+        blocks = partition_in_blocks(V, comm.size)
+        return ReproducibleModel(comm, Parameters(shape, V, blocks, comm.rank, dtype), batch, decay)
+    rows, columns = shape_of_grid(grid, comm.size) if grid else (1, comm.size)
+    if rows == 1:
+        p = Parameters(shape, V, Partition(V, columns), comm.rank, dtype)
+        return Model(comm, p, batch, decay, collectives)
+    layout = Grid(comm, rows, columns)
+    p = Parameters(shape, V, Partition(V, columns), layout.row.rank, dtype)
+    return GridModel(layout, p, batch, decay, collectives)
