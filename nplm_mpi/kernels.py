@@ -2,21 +2,21 @@
 
 Legend (the paper's letters, the same in every function)
 
-====== ================ =====================================================
-K                       examples of the update
-V      rows of O        output words of this rank (V_i in the paper)
-n m h                   order, features per word, hidden units
-D                       columns of O: 1 + h, + (n-1)m with direct connections
-C      all words x m    word features
-H d    h x (n-1)m, h    hidden layer weights and biases
-O      V x D            this rank's rows of [b | U | W]
-x a    K x (n-1)m, K x h  features of the contexts, hidden activations
-z      K x D            [1 | a | x], what the output units see
-E      V x K            exp(y - Q) of the own output units
-Q      K                any number near max y, the same on all ranks
-S      K                sum of exp(y - Q) over all words
-c                       common scale of the weights, see below
-====== ================ =====================================================
+====== =================== =====================================================
+K                          examples of the update
+V      rows of O           output words of this rank (V_i in the paper)
+n m h                      order, features per word, hidden units
+D                          columns of O: 1 + h, + (n-1)m with direct connections
+C      all words x m       word features
+H d    h x (n-1)m, h       hidden layer weights and biases
+O      V x D               this rank's rows of [b | U | W]
+x a    K x (n-1)m, K x h   features of the contexts, hidden activations
+z      K x D               [1 | a | x], what the output units see
+E      V x K               exp(y - Q) of the own output units
+Q      K                   any number near max y, the same on all ranks
+S      K                   sum of exp(y - Q) over all words
+c                          common scale of the weights, see below
+====== =================== =====================================================
 
 Weight decay shrinks every weight (C, H, U, W; not b and d) by the same factor at
 each update.  The factors are kept in one number: weight = c x stored value.  So
