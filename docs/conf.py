@@ -1,7 +1,9 @@
 """Sphinx: ``sphinx-build -W docs docs/_build`` makes the HTML pages."""
 
+import pydoc
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -10,7 +12,7 @@ from nplm_mpi import __version__
 project = "nplm-mpi"
 author = "The nplm-mpi contributors"
 release = version = __version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build"]
 default_role = "literal"
 html_theme = "alabaster"
@@ -27,7 +29,19 @@ autodoc_typehints = "none"
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 
-# Full references must lead somewhere. Short ones may be to what is not shown here, and the words
-# of numpydoc's type fields ("(K,) array") are none.
+# References must lead somewhere. The words of numpydoc's type fields ("(K,) array") are none.
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!nplm_mpi\.).*")]
+
+
+def leave_if_it_exists(app: Any, env: Any, node: Any, shown: Any) -> Any:
+    """A reference to something real that no page describes stays plain text, without a warning."""
+    target = node["reftarget"]
+    places = [node.get("py:module") or "", f"{node.get('py:module')}.{node.get('py:class')}"]
+    real = any(pydoc.locate(name) for name in (target, *(f"{place}.{target}" for place in places)))
+    return shown if node.get("refdomain") == "py" and real else None
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("missing-reference", leave_if_it_exists)

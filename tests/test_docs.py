@@ -22,7 +22,7 @@ from nplm_mpi.comm import Comm, serial
 from tests.model_files import WORDS, make_vocabulary, write_model
 from tests.mpi import ROOT, launch
 
-PAGES = sorted(ROOT.glob("docs/*.rst"))
+PAGES = sorted([*ROOT.glob("docs/*.rst"), *ROOT.glob("docs/*.md")])
 TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 COMMAND = re.compile(r"(?:python3? -m nplm_mpi\.|nplm-mpi )(?P<name>\w+)(?P<rest>[^`\n]*)")
 
@@ -164,6 +164,7 @@ def test_links_of_the_markdown_pages_lead_to_files() -> None:
 
 def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("sphinx")
+    pytest.importorskip("myst_parser")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "docs", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
