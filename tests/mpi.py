@@ -111,7 +111,7 @@ class Finished:
 def launch(
     command: Sequence[str],
     *,
-    timeout: float = 60,
+    timeout: float = 150,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> Finished:
@@ -176,7 +176,7 @@ def mpi_command(
     ranks: int,
     arguments: Sequence[str],
     *,
-    timeout: float = 60,
+    timeout: float = 150,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     launcher: str = "default",
@@ -190,7 +190,7 @@ def mpi_run(
     ranks: int,
     body: Callable[..., Any],
     *arguments: Any,
-    timeout: float = 60,
+    timeout: float = 150,
     env: Mapping[str, str] | None = None,
     launcher: str = "default",
 ) -> list[Any]:

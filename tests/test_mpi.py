@@ -65,7 +65,7 @@ def test_a_body_that_hangs_is_killed_with_all_its_processes(launcher):
     started = time.monotonic()
     with pytest.raises(Failed, match="still running after 4 s"):
         mpi_run(2, sleep_beside, name, timeout=4, launcher=launcher, env={"NPLM_TEST_NAME": name})
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 60
     assert processes_named(name) == []
 
 

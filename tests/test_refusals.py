@@ -93,7 +93,6 @@ def test_on_several_ranks_a_refusal_is_still_one_line_and_exit_code_2(tmp_path, 
     assert finished.returncode == 2
     assert finished.stderr.count("nplm_mpi.train: ") == 1
     assert "Traceback" not in finished.stderr
-    assert finished.seconds < 30
 
 
 VARIANTS = ["H03_lf.txt", "H03_crlf.txt", "H03_bom.txt", "H03_nofinalnewline.txt", "H03_trailing.txt"]
