@@ -29,9 +29,6 @@ autodoc_typehints = "none"
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 
-# The list of pages ends with all that it does not name; mostly there are none.
-suppress_warnings = ["toc.empty_glob"]
-
 # References must lead somewhere. The words of numpydoc's type fields ("(K,) array") are none.
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!nplm_mpi\.).*")]
