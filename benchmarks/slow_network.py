@@ -60,7 +60,8 @@ def measure(comm: Comm, shape: ModelConfig, V: int, K: int, collectives: str) ->
     once = updates(5) / 5
     count = int(np.clip(SPAN / REPEATS / once, 5, 20_000))
     comm.traffic.clear()
-    fastest = min(updates(count) for _ in range(REPEATS)) / count
+    spans = [updates(count) for _ in range(REPEATS)]
+    fastest = min(spans) / count
     calls, size = 0, 0
     for kind, traffic in comm.traffic.items():
         calls, size = calls + traffic.calls, size + traffic.bytes
@@ -69,6 +70,7 @@ def measure(comm: Comm, shape: ModelConfig, V: int, K: int, collectives: str) ->
     return {
         "words_per_second": K / fastest,
         "calls_per_update": calls / (REPEATS * count),
+        "communication": comm.traffic["allreduce_sum"].seconds / sum(spans) if comm.size > 1 else 0.0,
         "bytes_per_update": size / (REPEATS * count),
     }
 

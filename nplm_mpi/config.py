@@ -124,7 +124,7 @@ class TrainingConfig:
     collectives: str = option(
         "auto",
         "one: one Allreduce per update; two: denominators first; paper: maximum, denominators, "
-        "gradients; auto: measure",
+        "gradients; auto: one or two by measurement between machines, one on a single machine",
         choices=("auto", "one", "two", "paper"),
     )
     parallel: str = option(

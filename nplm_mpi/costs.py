@@ -103,6 +103,19 @@ def memory_per_rank(shape: ModelConfig, V: int, K: int, itemsize: int, layout: L
     return PROCESS_BYTES + float(numbers) * itemsize
 
 
+def memory_warning(
+    shape: ModelConfig, V: int, K: int, itemsize: int, layout: Layout, on_node: int, available: float
+) -> str | None:
+    """A line for the user where a machine's ranks need more memory than it has left, bytes; else None."""
+    per_rank = memory_per_rank(shape, V, K, itemsize, layout)
+    if on_node * per_rank <= available:
+        return None
+    return (
+        f"warning: {on_node} ranks on this machine need about {on_node * per_rank / 1e9:,.1f} GB of memory, "
+        f"{available / 1e9:,.1f} GB are free: spread them over more machines (nplm_mpi.plan tells how many)"
+    )
+
+
 @dataclass(frozen=True)
 class Link:
     """A network by its figures.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields
@@ -9,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import psutil
 
 from nplm_mpi import __version__, checkpoint, cli, tensorboard_log
 from nplm_mpi.arguments import Parser, add_config_options, build_config
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import Config
+from nplm_mpi.config import Config, parse_grid
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
+from nplm_mpi.costs import Layout, memory_warning
 from nplm_mpi.display import Display, duration, number, print_table
 from nplm_mpi.distribution import new_model
 from nplm_mpi.errors import Stop, UserError
@@ -74,6 +77,7 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
     corpus = open_on_all(comm, config)
     with cli.same_on_all_ranks():
         check_long_enough(corpus, config.model.order)
+    warn_of_memory(comm, config, len(corpus.vocabulary))
     model, state = (
         resume(comm, config, corpus, found.path) if found and found.path else start(comm, config, corpus)
     )
@@ -139,6 +143,19 @@ def open_on_all(comm: Comm, config: Config) -> Corpus:
     if not all(comm.allgather(Path(path).exists())):
         path = node.on_root(prepare, config.corpus)
     return open_prepared(path)
+
+
+def warn_of_memory(comm: Comm, config: Config, V: int) -> None:
+    """Say so before training if memory will not suffice. Collective."""
+    settings, on_node = config.training, comm.split_by_node().size
+    layout = Layout(*parse_grid(settings.grid)) if settings.grid else Layout(1, comm.size)
+    if settings.parallel == "shared":
+        layout, on_node = Layout(1, 1), 1  # one copy for all
+    itemsize = 4 if settings.dtype == "float32" else 8
+    free = float(psutil.virtual_memory().available)
+    text = memory_warning(config.model, V, settings.batch, itemsize, layout, on_node, free)
+    if text and comm.is_root:
+        print(text, file=sys.stderr, flush=True)
 
 
 def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[Model, State]:

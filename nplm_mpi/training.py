@@ -21,6 +21,7 @@ from nplm_mpi.evaluation import Evaluation, evaluate
 from nplm_mpi.examples import Examples, shuffle_key
 from nplm_mpi.model import Model
 from nplm_mpi.model_file import read_into, save_model
+from nplm_mpi.schedule import Trial, on_several_machines
 from nplm_mpi.signals import EXIT_CODES, LEVELS, Signals
 
 
@@ -120,6 +121,9 @@ class Training:
         self.config, self.corpus, self.model, self.out, self.state = config, corpus, model, out, state
         self.comm: Comm = model.comm
         self.listen, self.signals = listen, signals
+        self.update = model.update
+        if config.training.collectives == "auto" and on_several_machines(model):
+            self.update = Trial(model).update
         self.unsaved: set[str] = set()
         self.cost = SavingCost()
         self.examples_before = state.examples
@@ -179,7 +183,7 @@ class Training:
             self.model.examples_per_call, state.position, self.per_epoch, key
         ):
             rate = settings.lr / (1 + settings.lr_decay * state.examples)
-            self.count(self.model.update(contexts, words, rate))
+            self.count(self.update(contexts, words, rate))
             if self.pulse.due(state.updates):
                 self.log_and_save()
 

@@ -8,7 +8,16 @@ import pytest
 
 from nplm_mpi import comm as communication
 from nplm_mpi.config import ModelConfig
-from nplm_mpi.costs import NETWORKS, Layout, Link, Measured, layouts, memory_per_rank, messages
+from nplm_mpi.costs import (
+    NETWORKS,
+    Layout,
+    Link,
+    Measured,
+    layouts,
+    memory_per_rank,
+    memory_warning,
+    messages,
+)
 from nplm_mpi.grid import distinct
 from nplm_mpi.measure import Profile
 from nplm_mpi.plan import Prediction, best_layouts, positive_numbers, predict, recommendation
@@ -82,6 +91,12 @@ def test_memory_is_dominated_by_what_a_million_words_need():
     shared = memory_per_rank(AP, 10**6, 1, 4, Layout(1, 400))
     assert 2.6e9 < alone < 3.0e9
     assert 0.6e9 < shared < 0.7e9
+
+
+def test_a_warning_comes_before_memory_runs_out():
+    assert memory_warning(AP, 10**6, 1, 4, Layout(1, 8), 8, available=64e9) is None
+    text = memory_warning(AP, 10**6, 1, 4, Layout(1, 8), 8, available=6e9)
+    assert text.startswith("warning: 8 ranks on this machine need about 7.") and "6.0 GB are free" in text
 
 
 def test_predictions_count_computing_and_communication():

@@ -1,0 +1,160 @@
+"""Strong and weak scaling over the rank counts that the machine really has.
+
+    python -m benchmarks.scaling                                      on all cores of this machine
+    mpirun -n 40 python -m benchmarks.scaling --out scaling           inside a cluster's allocation
+
+1, 2, 4, ... and all ranks train in turn while the others wait.  Strong scaling keeps the
+vocabulary; weak scaling gives every rank as many words, so that V grows with the ranks.
+The share of communication stands beside the paper's, one fifteenth.  More ranks than
+cores are refused: that would measure the operating system.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from benchmarks.slow_network import measure
+from nplm_mpi import comm as communication
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import ModelConfig, preset
+
+PAPER_SHARE = 1 / 15
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def refuse_oversubscription(world: Comm) -> None:
+    """Leave with exit code 2 if a machine has more ranks than this process may use cores."""
+    on_node, cores = world.split_by_node().size, len(os.sched_getaffinity(0))
+    crowded = world.allgather(on_node > cores)
+    if any(crowded):
+        if world.is_root:
+            print(
+                f"benchmarks.scaling: {on_node} ranks on a machine with {cores} cores would measure the "
+                "operating system; start at most one rank per core",
+                file=sys.stderr,
+            )
+        sys.exit(2)
+
+
+def rank_counts(size: int) -> list[int]:
+    """1, 2, 4, ... and ``size``."""
+    return sorted({size, *(1 << i for i in range(size.bit_length()) if 1 << i <= size)})
+
+
+def measure_all(world: Comm, shape: ModelConfig, V: int, batches: list[int]) -> list[dict[str, Any]]:
+    """Every number of ranks, K and kind of scaling. Collective; complete on rank 0."""
+    rows = []
+    for M in rank_counts(world.size):
+        group = world.split(int(world.rank >= M), world.rank)
+        for K in batches:
+            for kind, words in (("strong", V), ("weak", V * M)):
+                if world.rank < M:
+                    found = measure(group, shape, words, K, "one")
+                    rows.append({"scaling": kind, "ranks": M, "K": K, "V": words, **found})
+                world.barrier()
+    return add_efficiency(rows, V) if world.is_root else []
+
+
+def add_efficiency(rows: list[dict[str, Any]], V: int) -> list[dict[str, Any]]:
+    """Work done per second and rank, in units of that of one rank alone."""
+    for row in rows:
+        (alone,) = (
+            r["words_per_second"]
+            for r in rows
+            if (r["scaling"], r["K"], r["ranks"]) == (row["scaling"], row["K"], 1)
+        )
+        work = row["V"] / V  # of an update, in units of that on one rank
+        row["efficiency"] = row["words_per_second"] * work / alone / row["ranks"]
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line per measurement."""
+    lines = [
+        "| scaling | ranks | V | K | words/s | efficiency | communication | the paper's |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda r: (r["scaling"], r["K"], r["ranks"])):
+        lines.append(
+            f"| {row['scaling']} | {row['ranks']} | {row['V']:,} | {row['K']} "
+            f"| {row['words_per_second']:,.0f} | {row['efficiency']:.0%} "
+            f"| {row['communication']:.1%} | {PAPER_SHARE:.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Efficiency and share of communication against ranks."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for kind, K in sorted({(r["scaling"], r["K"]) for r in rows}):
+        mine = sorted((r for r in rows if (r["scaling"], r["K"]) == (kind, K)), key=lambda r: int(r["ranks"]))
+        ranks = [r["ranks"] for r in mine]
+        left.plot(ranks, [r["efficiency"] for r in mine], "o-", label=f"{kind}, K={K}")
+        right.plot(ranks, [r["communication"] for r in mine], "o-")
+    right.axhline(PAPER_SHARE, color="gray", linestyle=":", label="the paper's 1/15")
+    for axes, name in ((left, "efficiency"), (right, "share of communication")):
+        axes.set_xlabel("ranks")
+        axes.set_ylabel(name)
+        axes.set_ylim(0)
+        axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Measure as the arguments say, under mpirun; start it first if nobody has."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--preset", default="mlp9", help="shape of the network (default: %(default)s)")
+    parser.add_argument(
+        "--V", type=int, default=16_383, help="words (default: %(default)s, the paper's Brown)"
+    )
+    parser.add_argument("--batches", default="1,64", help="values of K (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, help="ranks to start (default: one per core)")
+    parser.add_argument("--json", action="store_true", help="print the measurements only")
+    parser.add_argument("--out", help="folder for scaling.json, .md and .png")
+    arguments = parser.parse_args()
+    if communication.tasks_started() is None:
+        ranks = arguments.ranks or len(os.sched_getaffinity(0))
+        mpirun = Path(sys.executable).with_name("mpiexec")
+        launcher = str(mpirun) if mpirun.exists() else "mpiexec"
+        command = [launcher, "-n", str(ranks), sys.executable, "-m", "benchmarks.scaling", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
+    world = communication.world()
+    refuse_oversubscription(world)
+    names = ("order", "features", "hidden", "direct")
+    shape = ModelConfig(**{k: v for k, v in preset(arguments.preset).items() if k in names})
+    with threadpool_limits(1):
+        rows = measure_all(world, shape, arguments.V, [int(K) for K in arguments.batches.split(",")])
+    if not world.is_root:
+        return
+    head = {
+        "command": " ".join(["python -m benchmarks.scaling", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+    }
+    print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
+    if arguments.out:
+        folder = Path(arguments.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "scaling.json").write_text(json.dumps({**head, "rows": rows}, indent=1))
+        (folder / "scaling.md").write_text(
+            "".join(f"{key}: {value}  \n" for key, value in head.items()) + "\n" + table(rows) + "\n"
+        )
+        draw(rows, folder / "scaling.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The benchmarks of parallel speed: what they compare, and that they refuse to mislead."""
+
+import os
+import sys
+
+import pytest
+
+from benchmarks.scaling import add_efficiency, rank_counts, table
+from benchmarks.slow_network import table as network_table
+from tests.mpi import launch
+
+
+def test_rank_counts_double_up_to_all_ranks():
+    assert [rank_counts(n) for n in (1, 2, 6)] == [[1], [1, 2], [1, 2, 4, 6]]
+
+
+def test_efficiency_is_work_per_rank_for_strong_and_for_weak_scaling():
+    measured = [("strong", 1, 100, 10), ("strong", 2, 100, 15), ("weak", 1, 100, 10), ("weak", 2, 200, 9)]
+    rows = [
+        {"scaling": s, "ranks": M, "V": V, "K": 1, "words_per_second": w, "communication": 0.1}
+        for s, M, V, w in measured
+    ]
+    assert [row["efficiency"] for row in add_efficiency(rows, 100)] == pytest.approx([1, 0.75, 1, 0.9])
+    assert "| strong | 2 | 100 | 1 | 15 | 75% | 10.0% | 6.7% |" in table(rows)
+
+
+def test_more_ranks_than_cores_are_refused():
+    ranks = len(os.sched_getaffinity(0)) + 1
+    finished = launch([sys.executable, "-m", "benchmarks.scaling", "--ranks", str(ranks)], timeout=150)
+    assert finished.returncode != 0
+    assert "would measure the operating system" in finished.stderr
+
+
+def test_a_schedule_stands_beside_the_papers():
+    rows = [
+        {
+            "delay_us": 500, "K": 1, "collectives": name, "words_per_second": speed, "predicted": 1.1 * speed,
+            "calls_per_update": 1.0, "calls_formula": 1, "bytes_per_update": 8.0, "bytes_formula": 8,
+        }
+        for name, speed in (("paper", 100.0), ("one", 260.0))
+    ]  # fmt: skip
+    assert "| 500 us | 1 | one | 260 | 2.60x | 1.00 (1) | 8 (8) | +10% |" in network_table(rows)
