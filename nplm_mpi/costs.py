@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nplm_mpi.config import ModelConfig
+from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.partition import Partition
 
 # Of the interpreter with its libraries, and compiled kernels: what a rank holds before any parameter.
@@ -49,7 +50,8 @@ class Messages:
 def messages(
     shape: ModelConfig, V: int, K: int, itemsize: int, collectives: str, layout: Layout, touched: int = 0
 ) -> Messages:
-    """What one update of K examples sends, with D columns of O and k = ceil(K/R) examples per row.
+    """What one update of K examples sends, with D columns of O and k = ceil(K/R) examples per row,
+    rounded up to whole vector registers unless it is 1.
 
     ========= ===================================================================
     one       one Allreduce of 2 k (1 + D) numbers
@@ -72,6 +74,7 @@ def messages(
         Different context words of the mini-batch; as many as possible if not given.
     """
     D, k = shape.columns, -(-K // layout.rows)
+    k = whole_vectors(k, itemsize) if k > 1 else 1
     row = {"one": (2 * k * (1 + D),), "two": (2 * k, k * D), "paper": (k, 2 * k, k * D)}[collectives]
     if layout.columns == 1:
         row = ()
@@ -81,21 +84,15 @@ def messages(
         words = touched or min(V, K * (shape.order - 1))
         replicated = shape.hidden * (1 + shape.inputs) + words * shape.features + 1 + K
         share = -(-replicated // layout.columns)
-        column = (Partition(V, layout.columns).count(0) * padded(D, itemsize), share)
+        column = (Partition(V, layout.columns).count(0) * whole_vectors(D, itemsize), share)
         gathered = (share * layout.columns,) if layout.columns > 1 else ()
     return Messages(*(tuple(itemsize * n for n in group) for group in (row, column, gathered)))
-
-
-def padded(columns: int, itemsize: int) -> int:
-    """Columns of O as stored: rows begin at cache lines."""
-    per_line = 64 // itemsize
-    return -(-columns // per_line) * per_line
 
 
 def memory_per_rank(shape: ModelConfig, V: int, K: int, itemsize: int, layout: Layout) -> float:
     """Bytes that the largest rank needs: parameters, the update's arrays, and the process itself."""
     rows, k = Partition(V, layout.columns).count(0), -(-K // layout.rows)
-    D = padded(shape.columns, itemsize)
+    D = whole_vectors(shape.columns, itemsize)
     numbers = V * shape.features + shape.hidden * (1 + shape.inputs)  # C, H, d
     numbers += rows * D * (2 if layout.rows > 1 else 1)  # O, and in a grid its change
     numbers += rows * k  # E

@@ -156,7 +156,7 @@ class GridModel(Model):
         p = self.parameters
         apply = kernels.apply_step if self.batch > 1 else kernels.apply_step_of_one
         apply(self._dO, p.shape.columns, self._E, w.step)
-        kernels.ascend_hidden(ascent.H, ascent.d, w.x, w.do, rates.biases, rates.weights)
+        kernels.ascend_hidden(ascent.H, ascent.d, w.x, w.do, len(w.log_p), rates.biases, rates.weights)
         kernels.ascend_features(ascent.C, places, w.dx, rates.weights)
         ascent.log_p[mine] = w.log_p
         ascent.log_S[0] = w.mean_log_S * len(w.log_p)

@@ -2,21 +2,25 @@
 
 Legend (the paper's letters, the same in every function)
 
-====== =================== =====================================================
-K                          examples of the update
-V      rows of O           output words of this rank (V_i in the paper)
-n m h                      order, features per word, hidden units
-D                          columns of O: 1 + h, + (n-1)m with direct connections
-C      all words x m       word features
-H d    h x (n-1)m, h       hidden layer weights and biases
-O      V x D               this rank's rows of [b | U | W]
-x a    K x (n-1)m, K x h   features of the contexts, hidden activations
-z      K x D               [1 | a | x], what the output units see
-E      V x K               exp(y - Q) of the own output units
-Q      K                   any number near max y, the same on all ranks
-S      K                   sum of exp(y - Q) over all words
-c                          common scale of the weights, see below
-====== =================== =====================================================
+====== ================ =====================================================
+K                       examples of the update
+V      rows of O        output words of this rank (V_i in the paper)
+n m h                   order, features per word, hidden units
+D                       columns of O: 1 + h, + (n-1)m with direct connections
+C      all words x m    word features
+H d    h x (n-1)m, h    hidden layer weights and biases
+O      V x D            this rank's rows of [b | U | W]
+x a    (n-1)m x K, h x K  features of the contexts, hidden activations
+z      D x K            [1 | a | x], what the output units see
+E      V x K            exp(y - Q) of the own output units
+Q      K                any number near max y, the same on all ranks
+S      K                sum of exp(y - Q) over all words
+c                       common scale of the weights, see below
+====== ================ =====================================================
+
+An example is a column.  Rows of O, and unless K = 1 the rows of all arrays with a
+column per example, are padded to whole vector registers; what stands in the padding
+is finite and of no consequence.
 
 Weight decay shrinks every weight (C, H, U, W; not b and d) by the same factor at
 each update.  The factors are kept in one number: weight = c x stored value.  So
@@ -24,8 +28,7 @@ decay costs nothing per weight and loses nothing to rounding, and the functions
 below get c where they read a weight and a step already divided by c where they
 change one.
 
-No function here communicates, allocates more than a few rows, reads files or knows
-configuration.  Rows of O, z and of the gradients may be padded (``[:, D:]`` is zero).
+No function here communicates, reads files or knows configuration.
 """
 
 import math
@@ -35,18 +38,25 @@ from numba import njit
 
 from nplm_mpi.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
 from nplm_mpi.fast_exp import exp, tanh
+from nplm_mpi.microkernels import (
+    add_product,
+    set_exp_product,
+    set_product,
+    step_and_product,
+    use_full_registers,
+    weighted_sum,
+)
 
-options = {
-    "nogil": True,
-    "cache": True,
-    "error_model": "numpy",
-    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
-}
+# Sums are added up in the order in which they stand: with more freedom the compiler
+# would choose an order by where the arrays happen to lie, and replicas would drift apart.
+options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
+# For sums over arrays that nothing is written to meanwhile, where no such choice arises.
+options_for_sums = {**options, "fastmath": {"contract", "reassoc", "nsz"}}
 
-# Rows of O that are worked on while they stay in the processor's cache.
+# Rows of O and E that are worked on while they stay in the processor's cache.
 TILE_BYTES = 1 << 18
-# Below this many examples plain loops beat a matrix product.
-FEW = 4
+# The same for K = 1, where the rows should even stay in the first cache.
+ROWS_OF_ONE = 32
 
 
 @njit(**options)
@@ -58,45 +68,47 @@ def look_up_features(C, contexts, c, x):
         for i in range(positions):
             w = contexts[k, i]
             for f in range(m):
-                x[k, i * m + f] = c * C[w, f] if w >= 0 else 0
+                x[i * m + f, k] = c * C[w, f] if w >= 0 else 0
 
 
-@njit(**options)
+@njit(**options_for_sums)
 def hidden_units(H, d, x, c, a):
     """1(b): o = d + H x, a = tanh(o)."""
-    K, h = a.shape
-    if K < FEW:
-        for k in range(K):
-            for j in range(h):
-                o = H.dtype.type(0)
-                for i in range(x.shape[1]):
-                    o += H[j, i] * x[k, i]
-                a[k, j] = o
-    elif h > 0:
-        add_matmul_nt(x, H, 0.0, a)
-    for k in range(K):
+    use_full_registers()
+    h, K = a.shape
+    if K == 1:
+        one_x = x.reshape(-1)
         for j in range(h):
-            a[k, j] = tanh(d[j] + c * a[k, j])
+            o = H.dtype.type(0)
+            for i in range(H.shape[1]):
+                o += H[j, i] * one_x[i]
+            a[j, 0] = o
+    elif h > 0:
+        add_matmul_nn(H, x, 0.0, a)
+    for j in range(h):
+        for k in range(K):
+            a[j, k] = tanh(d[j] + c * a[j, k])
 
 
 @njit(**options)
 def output_inputs(a, x, direct, c, z):
     """z = [1 | c a | c x]: what the stored rows of O are multiplied with to give y."""
-    K, h = a.shape
-    for k in range(K):
-        z[k, 0] = 1
-        for j in range(h):
-            z[k, 1 + j] = c * a[k, j]
-        if direct:
-            for i in range(x.shape[1]):
-                z[k, 1 + h + i] = c * x[k, i]
+    h, K = a.shape
+    z[0, :] = 1
+    for j in range(h):
+        for k in range(K):
+            z[1 + j, k] = c * a[j, k]
+    if direct:
+        for i in range(x.shape[0]):
+            for k in range(K):
+                z[1 + h + i, k] = c * x[i, k]
 
 
 @njit(**options)
 def rows_per_tile(O, K):
-    """So many rows of O and E that they stay in the processor's cache together."""
-    row = O.itemsize * max(O.shape[1], K)
-    return max(16, min(1024, TILE_BYTES // row))
+    """So many rows of O and E that they stay in the processor's cache together, in whole blocks of 24."""
+    row = O.itemsize * (O.shape[1] + K)
+    return max(24, min(384, TILE_BYTES // row // 24 * 24))
 
 
 @njit(**options)
@@ -111,164 +123,136 @@ def output_units(O, D, E, step, z, Q, words, sums, N, R):
         In: the last update's coefficients. Out: exp(y - Q).
     step : (K of the last update or 0, >= D) array
         See :func:`output_step`.
-    z : (K, >= D) array
+    z : (>= D, K) array
     Q : (K,) array
-    words : (K,) array of int
+    words : (examples,) array of int
         The target words as rows of O; out of range where another rank owns them.
-    sums : (K, 2) array
+    sums : (2, K) array
         Out, like N and R this rank's share of a sum over all words: s = sum_j E_j and y of
         the target word.
-    N, R : (K, D) arrays
-        Out: sum_j E_j O_j and O of the target word.  Column 0 is of no use.
+    N, R : (D, K) arrays
+        Out: sum_j E_j O_j and O of the target word.  Row 0 is of no use.
     """
-    V = O.shape[0]
-    K = z.shape[0]
-    sums[:, :] = 0
+    V, K = O.shape[0], z.shape[1]
     N[:, :] = 0
-    R[:, :] = 0
     s = np.zeros(K, np.float64)
     tile_sum = np.empty(K, O.dtype)
     rows = rows_per_tile(O, K)
     for start in range(0, V, rows):
-        stop = min(start + rows, V)
-        o = O[start:stop, :D]
-        e = E[start:stop, :K]
+        o, e = O[start : start + rows], E[start : start + rows]
         if step.shape[0] > 0:
-            add_matmul_nn(E[start:stop, : step.shape[0]], step[:, :D], 1.0, o)
-        add_matmul_nt(o, z[:, :D], 0.0, e)
-        for k in range(K):
-            if start <= words[k] < stop:
-                sums[k, 1] = e[words[k] - start, k]
-                R[k, :] = O[words[k], :D]
+            add_product(e, False, step, o)
         tile_sum[:] = 0
-        for j in range(stop - start):
-            for k in range(K):
-                e[j, k] = exp(e[j, k] - Q[k])
-                tile_sum[k] += e[j, k]
+        set_exp_product(o, z[:D], Q, e[:, :K], tile_sum)
         s += tile_sum
-        add_matmul_tn(e, o, 1.0, N)
-    sums[:, 0] = s
+        add_product(o, True, e[:, :K], N)
+    sums[0] = s
+    _targets(O, D, z, words, sums, R)
 
 
 @njit(**options)
-def output_units_of_one(O, D, E, step, z, Q, words, sums, N, R):
-    """:func:`output_units` for K = 1: O is read and written once, four rows at a time.
+def _targets(O, D, z, words, sums, R):
+    """y and O of the own target words, zeros where another rank owns them."""
+    sums[1] = 0
+    R[:, :] = 0
+    for k in range(words.shape[0]):
+        w = words[k]
+        if 0 <= w < O.shape[0]:
+            y = O.dtype.type(0)
+            for i in range(D):
+                y += O[w, i] * z[i, k]
+                R[i, k] = O[w, i]
+            sums[1, k] = y
 
-    The arrays are those of :func:`output_units` with K = 1 (E, step and z have one
-    row or column; a step of zeros means nothing is pending).
+
+@njit(**options_for_sums)
+def output_units_of_one(O, D, E, step, z, Q, words, sums, N, R):
+    """:func:`output_units` for K = 1: O is read and written once, a few rows at a time.
+
+    The arrays are those of :func:`output_units` with K = 1; z and step are padded as
+    the rows of O are, and a step of zeros means that nothing is pending.
     """
+    use_full_registers()
     V, columns = O.shape
-    w = words[0]
     q = Q[0]
-    zero = O.dtype.type(0)
     s = 0.0
-    y_w = zero
     total = np.zeros(columns, np.float64)
-    n = np.zeros(columns, O.dtype)
-    u = step[0]
-    v = z[0]
-    stop = V - V % 4
-    for start in range(0, V, 1024):
-        n[:] = 0
-        tile_sum = zero
-        for j in range(start, min(start + 1024, stop), 4):
-            e0, e1, e2, e3 = E[j, 0], E[j + 1, 0], E[j + 2, 0], E[j + 3, 0]
-            y0 = y1 = y2 = y3 = zero
-            for i in range(columns):
-                o0 = O[j, i] + e0 * u[i]
-                o1 = O[j + 1, i] + e1 * u[i]
-                o2 = O[j + 2, i] + e2 * u[i]
-                o3 = O[j + 3, i] + e3 * u[i]
-                O[j, i] = o0
-                O[j + 1, i] = o1
-                O[j + 2, i] = o2
-                O[j + 3, i] = o3
-                y0 += o0 * v[i]
-                y1 += o1 * v[i]
-                y2 += o2 * v[i]
-                y3 += o3 * v[i]
-            if j <= w < j + 4:
-                y_w = (y0, y1, y2, y3)[w - j]
-            e0, e1, e2, e3 = exp(y0 - q), exp(y1 - q), exp(y2 - q), exp(y3 - q)
-            E[j, 0], E[j + 1, 0], E[j + 2, 0], E[j + 3, 0] = e0, e1, e2, e3
-            tile_sum += (e0 + e1) + (e2 + e3)
-            for i in range(columns):
-                n[i] += e0 * O[j, i] + e1 * O[j + 1, i] + e2 * O[j + 2, i] + e3 * O[j + 3, i]
+    n = np.empty(columns, O.dtype)
+    u, v, y = step[0], z.reshape(-1), E.reshape(-1)
+    for start in range(0, V, ROWS_OF_ONE):
+        o, e = O[start : start + ROWS_OF_ONE], y[start : start + ROWS_OF_ONE]
+        step_and_product(o, e, u, v)
+        tile_sum = O.dtype.type(0)
+        for j in range(e.shape[0]):
+            e[j] = exp(e[j] - q)
+            tile_sum += e[j]
         s += tile_sum
+        n[:] = 0
+        weighted_sum(o, e, n)
         for i in range(columns):
             total[i] += n[i]
-    for j in range(stop, V):
-        y = zero
-        for i in range(columns):
-            O[j, i] += E[j, 0] * u[i]
-            y += O[j, i] * v[i]
-        if j == w:
-            y_w = y
-        E[j, 0] = exp(y - q)
-        s += E[j, 0]
-        for i in range(columns):
-            total[i] += E[j, 0] * O[j, i]
-    N[0, :] = total[:D]
-    R[0, :] = 0
+    N[:, 0] = total[:D]
     sums[0, 0] = s
-    sums[0, 1] = y_w
-    if 0 <= w < V:
-        R[0, :] = O[w, :D]
+    _targets(O, D, z, words, sums, R)
 
 
 @njit(**options)
 def apply_step(O, D, E, step):
-    """2(a) by itself: the pending O += E step, tile by tile as :func:`output_units` does it."""
-    rows = rows_per_tile(O, E.shape[1])
-    for start in range(0, O.shape[0], rows):
-        stop = min(start + rows, O.shape[0])
-        add_matmul_nn(E[start:stop, : step.shape[0]], step[:, :D], 1.0, O[start:stop, :D])
+    """2(a) by itself: the pending O += E step, as :func:`output_units` does it."""
+    add_product(E, False, step, O)
 
 
 @njit(**options)
 def apply_step_of_one(O, D, E, step):
-    """:func:`apply_step` for K = 1, rounding as :func:`output_units_of_one` does."""
-    u = step[0]
-    for j in range(O.shape[0]):
-        e = E[j, 0]
-        for i in range(O.shape[1]):
-            O[j, i] += e * u[i]
+    """:func:`apply_step` for K = 1, as :func:`output_units_of_one` does it."""
+    step_and_product(O, E.reshape(-1), step[0], step[0])
 
 
-@njit(**options)
+@njit(**options_for_sums)
 def largest_outputs(O, D, z, Q):
     """The paper's Q: max_j y_j over the own units, -inf where there are none."""
-    K = z.shape[0]
+    V, K = O.shape[0], z.shape[1]
     Q[:] = -np.inf
+    if K == 1:
+        for j in range(V):
+            y = O.dtype.type(0)
+            for i in range(D):
+                y += O[j, i] * z[i, 0]
+            Q[0] = max(Q[0], y)
+        return
     rows = rows_per_tile(O, K)
     y = np.empty((rows, K), O.dtype)
-    for start in range(0, O.shape[0], rows):
-        stop = min(start + rows, O.shape[0])
-        add_matmul_nt(O[start:stop, :D], z[:, :D], 0.0, y[: stop - start])
-        for j in range(stop - start):
+    for start in range(0, V, rows):
+        count = min(rows, V - start)
+        set_product(O[start : start + count], z[:D], y[:count])
+        for j in range(count):
             for k in range(K):
                 Q[k] = max(Q[k], y[j, k])
 
 
-@njit(**options)
+@njit(**options_for_sums)
 def output_scores(O, D, z, Q, words, sums):
-    """1(c) without learning: ``sums`` (K, 2, float64) = s and y of the target word, own share."""
-    K = z.shape[0]
+    """1(c) without learning: ``sums`` (2, K, float64) = s and y of the target word, own share.
+
+    K is padded to whole vectors, also for one example.
+    """
+    V, K = O.shape[0], z.shape[1]
     sums[:, :] = 0
     rows = rows_per_tile(O, K)
-    y = np.empty((rows, K), O.dtype)
+    e = np.empty((rows, K), O.dtype)
     tile_sum = np.empty(K, O.dtype)
-    for start in range(0, O.shape[0], rows):
-        stop = min(start + rows, O.shape[0])
-        add_matmul_nt(O[start:stop, :D], z[:, :D], 0.0, y[: stop - start])
-        for k in range(K):
-            if start <= words[k] < stop:
-                sums[k, 1] = y[words[k] - start, k]
+    for start in range(0, V, rows):
+        count = min(rows, V - start)
         tile_sum[:] = 0
-        for j in range(stop - start):
-            for k in range(K):
-                tile_sum[k] += exp(y[j, k] - Q[k])
-        sums[:, 0] += tile_sum
+        set_exp_product(O[start : start + count], z[:D], Q, e[:count], tile_sum)
+        sums[0] += tile_sum
+    for k in range(words.shape[0]):
+        w = words[k]
+        if 0 <= w < V:
+            y = O.dtype.type(0)
+            for i in range(D):
+                y += O[w, i] * z[i, k]
+            sums[1, k] = y
 
 
 @njit(**options)
@@ -277,20 +261,20 @@ def log_likelihood(sums, Q, log_p):
 
     Returns the mean of Q + log S, a good Q for the next update.
     """
-    K = sums.shape[0]
+    K = log_p.shape[0]
     mean = 0.0
     for k in range(K):
-        log_S = np.float64(Q[k]) + math.log(np.float64(sums[k, 0]))
-        log_p[k] = np.float64(sums[k, 1]) - log_S
+        log_S = np.float64(Q[k]) + math.log(np.float64(sums[0, k]))
+        log_p[k] = np.float64(sums[1, k]) - log_S
         mean += log_S / K
     return mean
 
 
 @njit(**options)
-def in_range(sums, smallest, largest):
+def in_range(sums, K, smallest, largest):
     """Whether all denominators kept their digits, that is, Q was near enough to the maximum."""
-    for k in range(sums.shape[0]):
-        if not smallest < sums[k, 0] < largest:
+    for k in range(K):
+        if not smallest < sums[0, k] < largest:
             return False
     return True
 
@@ -302,11 +286,12 @@ def output_gradient(sums, N, R, dz):
     ``sums`` are those over all words; so is the result if N and R are, and else it is
     this rank's share.
     """
-    K, D = N.shape
-    for k in range(K):
-        share = 1 / sums[k, 0]
-        for i in range(D):
-            dz[k, i] = R[k, i] - share * N[k, i]
+    use_full_registers()
+    D, K = N.shape
+    share = 1 / sums[0]
+    for i in range(D):
+        for k in range(K):
+            dz[i, k] = R[i, k] - share[k] * N[i, k]
 
 
 @njit(**options)
@@ -314,55 +299,58 @@ def output_step(sums, z, words, rate_b, rate, E, step):
     """2(a): leaves (E, step) such that O += E step is the ascent along dL/dy_j = 1[j = w_t] - p_j.
 
     ``rate_b`` is eps, for b; ``rate`` is the step of the stored [U | W] per unit of the
-    stored z.
+    stored z.  ``step`` has a row per example.
     """
-    for k in range(z.shape[0]):
-        S = sums[k, 0]
+    for k in range(words.shape[0]):
+        S = sums[0, k]
         step[k, 0] = -rate_b / S
-        for i in range(1, z.shape[1]):
-            step[k, i] = -rate / S * z[k, i]
+        for i in range(1, min(z.shape[0], step.shape[1])):
+            step[k, i] = -rate / S * z[i, k]
         if 0 <= words[k] < E.shape[0]:
             E[words[k], k] -= S
 
 
 @njit(**options)
-def hidden_gradient(H, a, x, dz, direct, c, do, dx):
+def hidden_gradient(H, a, dz, direct, c, do, dx):
     """2(c): dL/do = (1 - a^2) dL/da; dL/dx = W's part + H' dL/do, with the old H."""
-    K, h = a.shape
-    for k in range(K):
-        for j in range(h):
-            do[k, j] = (1 - a[k, j] * a[k, j]) * (c * dz[k, 1 + j])
-        for i in range(x.shape[1]):
-            dx[k, i] = dz[k, 1 + h + i] if direct else 0
-    if h > 0 and K >= FEW:
-        add_matmul_nn(do, H, 1.0, dx)
-    else:
+    use_full_registers()
+    h, K = a.shape
+    for j in range(h):
         for k in range(K):
-            for j in range(h):
-                g = do[k, j]
-                for i in range(x.shape[1]):
-                    dx[k, i] += g * H[j, i]
-    for k in range(K):
-        for i in range(x.shape[1]):
-            dx[k, i] *= c
+            do[j, k] = (1 - a[j, k] * a[j, k]) * (c * dz[1 + j, k])
+    for i in range(dx.shape[0]):
+        for k in range(K):
+            dx[i, k] = dz[1 + h + i, k] if direct else 0
+    if K == 1:
+        one_dx = dx.reshape(-1)
+        for j in range(h):
+            g = do[j, 0]
+            for i in range(H.shape[1]):
+                one_dx[i] += g * H[j, i]
+    elif h > 0:
+        add_matmul_tn(H, do, 1.0, dx)
+    for i in range(dx.shape[0]):
+        for k in range(K):
+            dx[i, k] *= c
 
 
 @njit(**options)
-def ascend_hidden(H, d, x, do, rate_d, rate):
-    """2(c): d += eps dL/do, H += eps dL/do x'.  ``do`` is overwritten."""
-    K, h = do.shape
-    for k in range(K):
+def ascend_hidden(H, d, x, do, examples, rate_d, rate):
+    """2(c): d += eps dL/do, H += eps dL/do x' over the examples.  ``do`` is overwritten."""
+    use_full_registers()
+    h = do.shape[0]
+    for j in range(h):
+        for k in range(examples):
+            d[j] += rate_d * do[j, k]
+            do[j, k] *= rate
+    if do.shape[1] == 1:
+        one_x = x.reshape(-1)
         for j in range(h):
-            d[j] += rate_d * do[k, j]
-            do[k, j] *= rate
-    if h > 0 and K >= FEW:
-        add_matmul_tn(do, x, 1.0, H)
-    else:
-        for k in range(K):
-            for j in range(h):
-                g = do[k, j]
-                for i in range(x.shape[1]):
-                    H[j, i] += g * x[k, i]
+            g = do[j, 0]
+            for i in range(H.shape[1]):
+                H[j, i] += g * one_x[i]
+    elif h > 0:
+        add_matmul_nt(do[:, :examples], x[:, :examples], 1.0, H)
 
 
 @njit(**options)
@@ -375,4 +363,4 @@ def ascend_features(C, contexts, dx, rate):
             w = contexts[k, i]
             if w >= 0:
                 for f in range(m):
-                    C[w, f] += rate * dx[k, i * m + f]
+                    C[w, f] += rate * dx[i * m + f, k]

@@ -9,8 +9,9 @@ import numpy as np
 
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.config import ModelConfig
-from nplm_mpi.costs import Layout, Measured, padded
+from nplm_mpi.costs import Layout, Measured
 from nplm_mpi.grid import Grid, GridModel
+from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.model import Model
 from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import Partition
@@ -65,7 +66,9 @@ class Profile:
         """Of a rank with the largest slice of V words, for K examples of all rows together. Collective."""
         rows, k = Partition(V, layout.columns).count(0), -(-K // layout.rows)
         grid = layout.rows > 1
-        row_bytes = (padded(self.shape.columns, 4) * (2 if grid else 1) + k) * np.dtype(self.dtype).itemsize
+        row_bytes = (whole_vectors(self.shape.columns, 4) * (2 if grid else 1) + k) * np.dtype(
+            self.dtype
+        ).itemsize
         measured = max(1, min(rows, int(LARGEST_SLICE / row_bytes)))
         # The paper's maximum takes a pass of its own over O.
         key = (measured, k, grid, collectives == "paper")

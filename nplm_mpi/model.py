@@ -23,6 +23,8 @@ import numpy as np
 
 from nplm_mpi import kernels
 from nplm_mpi.comm import Comm
+from nplm_mpi.config import ModelConfig
+from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.parameters import Parameters, aligned_rows
 from nplm_mpi.replicas import find_difference
 
@@ -54,24 +56,30 @@ class Workspace:
     mean_log_S: float = math.nan
 
     @classmethod
-    def allocate(cls, K: int, h: int, inputs: int, D: int, dtype: np.dtype) -> "Workspace":
+    def allocate(cls, K: int, shape: ModelConfig, dtype: np.dtype, padded: bool = True) -> "Workspace":
+        """Arrays for K examples, their columns filled up to whole vectors if ``padded``."""
+        columns = whole_vectors(K, dtype.itemsize) if padded else K
+        D = shape.columns
+
+        def matrix(rows: int) -> np.ndarray:
+            return aligned_rows(rows, columns, dtype) if padded else np.zeros((rows, columns), dtype)
+
         # What one Allreduce carries lies side by side: sums | N | R.
-        payload = np.zeros(2 * K * (1 + D), dtype)
-        sums, N, R = np.split(payload, [2 * K, 2 * K + K * D])
+        payload = matrix(2 + 2 * D)
         return cls(
-            x=np.zeros((K, inputs), dtype),
-            a=np.zeros((K, h), dtype),
-            z=aligned_rows(K, D, dtype),
-            dz=np.zeros((K, D), dtype),
-            do=np.zeros((K, h), dtype),
-            dx=np.zeros((K, inputs), dtype),
+            x=matrix(shape.inputs),
+            a=matrix(shape.hidden),
+            z=matrix(whole_vectors(D, dtype.itemsize)),
+            dz=matrix(D),
+            do=matrix(shape.hidden),
+            dx=matrix(shape.inputs),
             step=aligned_rows(K, D, dtype),
-            Q=np.zeros(K, dtype),
+            Q=np.zeros(columns, dtype),
             log_p=np.zeros(K),
             payload=payload,
-            sums=sums.reshape(K, 2),
-            N=N.reshape(K, D),
-            R=R.reshape(K, D),
+            sums=payload[:2],
+            N=payload[2 : 2 + D],
+            R=payload[2 + D :],
         )
 
 
@@ -133,7 +141,8 @@ class Model:
         self.row = comm  # the ranks that hold all of O between them: all, unless in a grid
         self.decay, self.collectives = decay, collectives
         self.Q = float("nan")
-        self._E = np.zeros((parameters.stop - parameters.start, batch), parameters.dtype)
+        rows, dtype = parameters.stop - parameters.start, parameters.dtype
+        self._E = aligned_rows(rows, batch, dtype) if batch > 1 else np.zeros((rows, 1), dtype)
         self._pending: np.ndarray | None = None  # the step that O has yet to take
         self._nothing = aligned_rows(1, parameters.shape.columns, parameters.dtype)
         self._workspaces: dict[int, Workspace] = {}
@@ -161,7 +170,8 @@ class Model:
         -----
         Collective: one Allreduce of 2 K (1 + D) numbers; with "two" one of 2 K and one
         of K D, with "paper" one of K before them.  Where Q has to be corrected, the
-        maximum and the sums once more.
+        maximum and the sums once more.  Unless the model's ``batch`` is 1, K is rounded
+        up to whole vector registers in these.
         """
         p = self.parameters
         rates = self._rates(len(words), rate)
@@ -171,7 +181,7 @@ class Model:
         self.Q = w.mean_log_S
         self._backward(w, own_words, rates)
         self._pending = w.step  # 2(a): b, W, U wait for the next forward pass
-        kernels.ascend_hidden(p.H, p.d, w.x, w.do, rates.biases, rates.weights)  # 2(c): d, H
+        kernels.ascend_hidden(p.H, p.d, w.x, w.do, len(words), rates.biases, rates.weights)  # 2(c): d, H
         kernels.ascend_features(p.C, contexts, w.dx, rates.weights)  # 2(d)
         self._shrink(rates.scale)
         return w.log_p
@@ -195,7 +205,7 @@ class Model:
         if self.collectives != "one":
             self.row.allreduce_sum(w.dz)  # 2(b)
         kernels.output_step(w.sums, w.z, own_words, rates.biases, rates.outputs, self._E, w.step)  # 2(a)
-        kernels.hidden_gradient(p.H, w.a, w.x, w.dz, direct, c, w.do, w.dx)  # 2(c): dL/do, dL/dx
+        kernels.hidden_gradient(p.H, w.a, w.dz, direct, c, w.do, w.dx)  # 2(c): dL/do, dL/dx
 
     def _rates(self, K: int, rate: float) -> Rates:
         """The step sizes of an update of K examples."""
@@ -218,7 +228,7 @@ class Model:
         else:
             w.Q.fill(self.Q)
         self._pass_over_outputs(w, own_words)
-        if not kernels.in_range(w.sums, *RANGE_OF_S[self.parameters.dtype]):
+        if not kernels.in_range(w.sums, len(own_words), *RANGE_OF_S[self.parameters.dtype]):
             self._find_maximum(w)
             self._pass_over_outputs(w, own_words)
 
@@ -279,26 +289,27 @@ class Model:
 
         Notes
         -----
-        Collective: two Allreduce (maximum and sums) per ``CHUNK`` examples.
+        Collective: one Allreduce per ``CHUNK`` examples, and two more where Q has to be
+        corrected.
         """
         self.flush()
         p = self.parameters
         direct, c = p.shape.direct, p.dtype.type(p.scale)
         log_p = np.empty(len(words))
+        w = Workspace.allocate(CHUNK, p.shape, p.dtype)
+        sums = np.empty((2, w.z.shape[1]))
         for first in range(0, len(words), CHUNK):
             part = slice(first, min(first + CHUNK, len(words)))
-            w = self._workspace(part.stop - part.start)
+            own_words = words[part] - np.int32(p.start)
             kernels.look_up_features(p.C, contexts[part], c, w.x)
             kernels.hidden_units(p.H, p.d, w.x, c, w.a)
             kernels.output_inputs(w.a, w.x, direct, c, w.z)
-            sums = np.empty((len(w.Q), 2))
-            w.Q[:] = self.Q if self.Q == self.Q else 0.0
-            self._score_outputs(w, words[part] - np.int32(p.start), sums)
-            if not kernels.in_range(sums, *RANGE_OF_S[p.dtype]):
+            w.Q.fill(0.0 if math.isnan(self.Q) else self.Q)
+            self._score_outputs(w, own_words, sums)
+            if not kernels.in_range(sums, len(own_words), *RANGE_OF_S[p.dtype]):
                 self._find_maximum(w)
-                self._score_outputs(w, words[part] - np.int32(p.start), sums)
-            kernels.log_likelihood(sums, w.Q, w.log_p)
-            log_p[part] = w.log_p
+                self._score_outputs(w, own_words, sums)
+            kernels.log_likelihood(sums, w.Q, log_p[part])
         return log_p
 
     def _score_outputs(self, w: Workspace, own_words: np.ndarray, sums: np.ndarray) -> None:
@@ -309,10 +320,8 @@ class Model:
 
     def _workspace(self, K: int) -> Workspace:
         if K not in self._workspaces:
-            p = self.parameters
             if len(self._workspaces) > 8:
                 self._workspaces.clear()
-            self._workspaces[K] = Workspace.allocate(
-                K, p.shape.hidden, p.shape.inputs, p.shape.columns, p.dtype
-            )
+            p = self.parameters
+            self._workspaces[K] = Workspace.allocate(K, p.shape, p.dtype, padded=self.batch > 1)
         return self._workspaces[K]

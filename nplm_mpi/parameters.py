@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nplm_mpi.config import ModelConfig
+from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.partition import Partition
 
 # Rows are drawn in blocks of this many, each from a random stream of its own, so
@@ -101,13 +102,12 @@ class Parameters:
 
 
 def aligned_width(columns: int, dtype: np.dtype) -> int:
-    """``columns`` rounded up to whole cache lines."""
-    per_line = 64 // dtype.itemsize
-    return -(-columns // per_line) * per_line
+    """``columns`` rounded up to whole vector registers."""
+    return whole_vectors(columns, dtype.itemsize)
 
 
 def aligned_rows(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:
-    """Zeros (rows, columns rounded up so that each row starts at a cache line)."""
+    """Zeros (rows, columns rounded up to whole vector registers), aligned to cache lines."""
     width = aligned_width(columns, dtype)
     buffer = np.zeros(rows * width + 64 // dtype.itemsize, dtype)
     offset = -buffer.ctypes.data % 64 // dtype.itemsize

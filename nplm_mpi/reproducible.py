@@ -86,14 +86,12 @@ class ReproducibleModel(Model):
         return array
 
     def _pass_over_outputs(self, w: Workspace, own_words: np.ndarray) -> None:
-        p, D, K = self.parameters, self.parameters.shape.columns, len(own_words)
-        blocks, step = self._zeros(w.payload.size, dtype=p.dtype), self._take_step()
+        p, D = self.parameters, self.parameters.shape.columns
+        blocks, step = self._zeros(*w.payload.shape, dtype=p.dtype), self._take_step()
         for number, rows in self._own_blocks():
-            sums, N, R = np.split(blocks[number], [2 * K, 2 * K + K * D])
-            self._output_units(
-                p.O[rows], D, self._E[rows], step, w.z, w.Q, own_words - np.int32(rows.start),
-                sums.reshape(K, 2), N.reshape(K, D), R.reshape(K, D),
-            )  # fmt: skip
+            sums, N, R = blocks[number, :2], blocks[number, 2 : 2 + D], blocks[number, 2 + D :]
+            words = own_words - np.int32(rows.start)
+            self._output_units(p.O[rows], D, self._E[rows], step, w.z, w.Q, words, sums, N, R)
         self._add_blocks(blocks, w.payload)
 
     def _score_outputs(self, w: Workspace, own_words: np.ndarray, sums: np.ndarray) -> None:

@@ -125,12 +125,14 @@ class NetworkScorer:
         padded[: len(contexts)] = contexts
         c = p.dtype.type(p.scale)
         z = aligned_rows(rows, p.shape.columns, p.dtype)
-        x = np.zeros((block, p.shape.inputs), p.dtype)
-        a = np.zeros((block, p.shape.hidden), p.dtype)
+        x = np.zeros((p.shape.inputs, block), p.dtype)
+        a = np.zeros((p.shape.hidden, block), p.dtype)
+        columns = np.zeros((p.shape.columns, block), p.dtype)
         for first in range(0, rows, block):
             kernels.look_up_features(p.C, padded[first : first + block], c, x)
             kernels.hidden_units(p.H, p.d, x, c, a)
-            kernels.output_inputs(a, x, p.shape.direct, c, z[first : first + block])
+            kernels.output_inputs(a, x, p.shape.direct, c, columns)
+            z[first : first + block, : p.shape.columns] = columns.T
         return z
 
     def _log_denominators(self, z: np.ndarray, Q: np.ndarray) -> np.ndarray:
@@ -148,7 +150,7 @@ class NetworkScorer:
             maximum, sums = np.empty(len(rows), p.dtype), np.empty(len(rows))
             for first in range(0, len(rows), score_kernels.BLOCK):
                 block = slice(first, first + score_kernels.BLOCK)
-                kernels.largest_outputs(p.O, D, again[block], maximum[block])
+                kernels.largest_outputs(p.O, D, np.ascontiguousarray(again[block].T), maximum[block])
             score_kernels.denominators(p.O, D, again, maximum, sums)
             Q[far], S[far] = maximum[: len(far)], sums[: len(far)]
         return Q + np.log(S)
