@@ -17,6 +17,7 @@ from nplm_mpi import comm as communication
 from nplm_mpi.config import TrainingConfig, parse_grid
 from nplm_mpi.errors import UserError
 from nplm_mpi.grid import Grid, distinct
+from nplm_mpi.microkernels import whole_vectors
 from tests.mpi import Finished, mpi_command, mpi_run
 from tests.oracle import Network
 from tests.ranks import Setting, build, gather, train, train_on_ranks, train_oracle
@@ -110,7 +111,7 @@ def test_an_update_on_a_grid_costs_the_documented_collectives_and_bytes():
     slices = [min(block, V - rank * block) for rank in range(C)]
     for rank, traffic in enumerate(mpi_run(R * C, traffic_on_grid, setting)):
         assert traffic == {
-            "row allreduce_sum": (1, 8 * 2 * (K // R) * (1 + D)),
+            "row allreduce_sum": (1, 8 * 2 * whole_vectors(K // R, 8) * (1 + D)),
             "column allreduce_sum": (2, 8 * (slices[rank % C] * padded + replicated)),
             "row allgather": (1, 8 * C * replicated),
         }
