@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -134,6 +135,29 @@ def test_slices_are_streamed_in_small_blocks(tmp_path, monkeypatch):
     monkeypatch.undo()
     save_model(tmp_path / "y.h5", 1, words)
     assert (tmp_path / "x.h5").read_bytes() == (tmp_path / "y.h5").read_bytes()
+
+
+def test_saving_and_reading_take_a_few_blocks_of_memory_and_no_second_copy(tmp_path):
+    V, config = 20_000, make_config(m=2, h=500, direct=False)
+    words, arrays = [f"w{i}" for i in range(V)], make_arrays(V, config)
+    target = np.empty((V, 512), np.float32)
+    peaks = []
+
+    def measure(action):
+        tracemalloc.start()
+        action()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+
+    def save(comm):
+        parameters = {n: Sliced.of(a, 0, V) if n in "UWb" else Whole(a) for n, a in arrays.items()}
+        checkpoint.save(tmp_path / "x.h5", comm, parameters, words, np.zeros(V, int), config.to_dict())
+
+    measure(lambda: run_ranks(1, save))
+    with open_model(tmp_path / "x.h5") as model:
+        measure(model.verify)
+        measure(lambda: model.read_into("U", 0, target[:, :500]))
+    assert arrays["U"].nbytes == 40_000_000 and max(peaks) < 16_000_000, peaks
 
 
 def test_ranges_that_leave_gaps_are_an_error(tmp_path):
