@@ -1,5 +1,6 @@
 """A run's folder: made, found again, and continued only by the same run. Rank 0's business."""
 
+import fcntl
 import json
 import os
 import time
@@ -34,6 +35,43 @@ class Found:
     config: Config
     path: Path | None
     message: str | None
+
+
+class FolderLock:
+    """A folder for one run at a time, held on rank 0 until :meth:`release` or the process's end.
+
+    Ranks can outlive a killed launcher for some seconds: without it, they and the
+    resumed run would write into the same folder.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+
+    def take(self, folder: str | Path) -> None:
+        """Take an existing folder.
+
+        Raises
+        ------
+        UserError
+            If another run has it.
+        """
+        if not os.path.isdir(folder):
+            return  # whoever needs it says so
+        self._descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"--out {folder}: another run is working in it; wait for its end or name another folder"
+            ) from None
+        except OSError:
+            pass  # some network file systems have no locks
+
+    def release(self) -> None:
+        """Let others have the folder."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
 
 
 def make_folder(out: str) -> Path:

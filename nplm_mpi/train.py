@@ -25,6 +25,7 @@ from nplm_mpi.grid import shape_of_grid
 from nplm_mpi.model import Model
 from nplm_mpi.model_file import load_model
 from nplm_mpi.run_folder import (
+    FolderLock,
     Found,
     check_same_run,
     check_same_text,
@@ -57,6 +58,15 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
 
 def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
     """Train as the arguments say, until done or asked to stop. Collective."""
+    lock = FolderLock()
+    try:
+        train(comm, argv, signals, lock)
+    finally:
+        lock.release()
+
+
+def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -> None:
+    """:func:`run`, taking ``lock`` on rank 0. Collective."""
     started, talked = time.perf_counter(), comm.seconds
     with cli.same_on_all_ranks():
         parser = Parser("train", "Train a neural probabilistic language model.", EXAMPLES)
@@ -66,6 +76,8 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
         check_cores(comm, config.training.threads)
     if config.output.tensorboard:
         comm.on_root(tensorboard_log.check_installed)
+    if config.output.resume:
+        comm.on_root(lock.take, config.output.out)
     found = comm.on_root(find_run, config.output.out) if config.output.resume else None
     with cli.same_on_all_ranks():
         if found:
@@ -74,6 +86,8 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
         if config.training.grid:
             shape_of_grid(config.training.grid, comm.size)
     out = Path(config.output.out) if found else comm.on_root(make_folder, config.output.out)
+    if not found:
+        comm.on_root(lock.take, out)
     corpus = open_on_all(comm, config)
     with cli.same_on_all_ranks():
         check_long_enough(corpus, config.model.order)

@@ -1,5 +1,6 @@
 """Runs that are killed, signalled and resumed, for the tests and ``benchmarks/faults.py``."""
 
+import ctypes
 import os
 import random
 import shutil
@@ -40,6 +41,15 @@ LONGEST_END = 15.0
 """Seconds within which a job must be gone after one of its processes died."""
 
 
+PATIENCE = 600.0
+"""Seconds that a run may take on a machine that does other work, too."""
+
+
+def end_with_parent() -> None:
+    """In a child process: be sent TERM when the parent dies, so that nothing runs on for ever."""
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))
+
+
 class Job:
     """A launched training.
 
@@ -66,6 +76,7 @@ class Job:
             stderr=self.log,
             env=environment,
             start_new_session=True,
+            preexec_fn=end_with_parent,
         )
 
     def processes(self) -> list[psutil.Process]:
@@ -136,7 +147,7 @@ def uninterrupted(folder: Path, launcher: str, ranks: int) -> float:
     """Train to the end in ``folder``; the seconds it took."""
     folder.mkdir(parents=True)
     start = time.monotonic()
-    code, _, left = Job(launcher, ranks, [*OPTIONS, "--out", folder / "run"]).wait(120)
+    code, _, left = Job(launcher, ranks, [*OPTIONS, "--out", folder / "run"]).wait(PATIENCE)
     if code != 0 or left:
         raise RuntimeError(
             f"the uninterrupted run failed with {code}: {(folder / 'log').read_text()[-2000:]}"

@@ -14,7 +14,7 @@ import pytest
 from nplm_mpi import comm as communication
 from nplm_mpi.checkpoint import latest_good, open_model
 from nplm_mpi.training import Training
-from tests.faults import OPTIONS, Job, Tally, kill_and_resume, uninterrupted
+from tests.faults import OPTIONS, Job, Tally, end_with_parent, kill_and_resume, uninterrupted
 from tests.mpi import default_launcher, launch, mpi_run, openmpi_launcher
 from tests.test_resume import assert_same_files, command
 
@@ -35,10 +35,11 @@ def test_killed_processes_lose_nothing(tmp_path, launcher, ranks, kills):
 def endless(folder: Path, launcher: str, ranks: int = 2) -> Job:
     """A training that goes on until it is told to stop, some updates old."""
     job = Job(launcher, ranks, [*OPTIONS, "--epochs", "100000", "--out", folder / "run", "--no-evaluate"])
-    patience = time.monotonic() + 60
-    metrics = folder / "run" / "metrics.jsonl"
-    while not (metrics.exists() and b'"epoch": 3' in metrics.read_bytes()):
-        assert time.monotonic() < patience and job.process.poll() is None, (folder / "log").read_text()
+    metrics, start = folder / "run" / "metrics.jsonl", time.monotonic()
+    while not (metrics.exists() and b'"epoch": 1' in metrics.read_bytes()):
+        if job.process.poll() is not None or time.monotonic() - start > 150:
+            job.end(job.processes())
+            pytest.fail((folder / "log").read_text())
         time.sleep(0.05)
     return job
 
@@ -55,7 +56,7 @@ def updates_saved(folder: Path) -> int:
 def test_usr1_saves_and_ends_with_success(tmp_path, launcher, to):
     job = endless(tmp_path, launcher)
     (job.process if to == "launcher" else job.ranks()[-1]).send_signal(signal.SIGUSR1)
-    code, _, left = job.wait(15)
+    code, _, left = job.wait(60)
     log = (tmp_path / "log").read_text()
     assert (code, left) == (0, 0) and log.count("--resume continues") == 1
     assert f"after {updates_saved(tmp_path) * 3:,} examples" in log  # K = 3 divides the epoch
@@ -70,7 +71,7 @@ def test_term_and_int_save_and_end_with_their_code_where_the_launcher_waits(tmp_
     if number == signal.SIGTERM:  # Slurm sends it two or three times
         time.sleep(0.05)
         job.process.send_signal(number)
-    code, _, left = job.wait(15)
+    code, _, left = job.wait(60)
     assert (code, left) == (expected, 0)
     assert "--resume continues" in (tmp_path / "log").read_text()
     assert updates_saved(tmp_path) > 0
@@ -79,7 +80,7 @@ def test_term_and_int_save_and_end_with_their_code_where_the_launcher_waits(tmp_
 def test_open_mpi_s_term_leaves_the_last_checkpoint(tmp_path):
     job = endless(tmp_path, "openmpi")
     job.process.send_signal(signal.SIGTERM)
-    code, _, left = job.wait(15)
+    code, _, left = job.wait(60)
     assert code != 0 and left == 0
     path, _ = latest_good(tmp_path / "run")
     assert path.name == "checkpoint.h5"
@@ -88,12 +89,15 @@ def test_open_mpi_s_term_leaves_the_last_checkpoint(tmp_path):
 def test_one_process_without_mpirun_heeds_signals_too(tmp_path):
     options = [*OPTIONS, "--epochs", "100000", "--out", str(tmp_path / "run"), "--no-evaluate"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "nplm_mpi.train", *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "nplm_mpi.train", *options],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=end_with_parent,
     )
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert "--resume continues" in process.communicate(timeout=20)[1].decode()
+    assert "--resume continues" in process.communicate(timeout=100)[1].decode()
     assert process.returncode == 143
 
 
@@ -104,6 +108,7 @@ def test_a_second_interrupt_ends_at_once(tmp_path):
         [sys.executable, "-m", "tests.slow_train", "3", *options[:-1], "--checkpoint-every", "2"],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
+        preexec_fn=end_with_parent,
     )
     while not (tmp_path / "run" / ".checkpoint.h5.new").exists():
         time.sleep(0.05)
@@ -111,8 +116,17 @@ def test_a_second_interrupt_ends_at_once(tmp_path):
     time.sleep(1.5)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    error = process.communicate(timeout=10)[1].decode()
+    error = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130 and "--resume continues" not in error
+
+
+def test_a_folder_in_which_a_run_works_is_refused_to_another(tmp_path):
+    job = endless(tmp_path, "default")
+    code, message = serial("--out", tmp_path / "run", "--resume")
+    assert code == 2 and "another run is working in it" in message
+    job.ranks()[0].send_signal(signal.SIGKILL)
+    job.wait(60)
+    assert serial("--out", tmp_path / "run", "--resume", "--no-evaluate") is None
 
 
 # --- disks -----------------------------------------------------------------------------
