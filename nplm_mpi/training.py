@@ -348,6 +348,9 @@ class Pulse:
     """
 
     BEAT = 0.25
+    # Updates can become a thousand times slower at any moment, on a machine that others use, too:
+    # nobody may count on the next ones being as fast as the last.
+    LONGEST_STRIDE = 64
 
     def __init__(self, comm: Comm, save_every: str, log_every: float, signals: Signals) -> None:
         self.comm, self.log_every, self.signals = comm, log_every, signals
@@ -376,7 +379,7 @@ class Pulse:
         )
         self.comm.allreduce_max(wishes)
         self.log, self.save = bool(wishes[0]), bool(wishes[1]) or counted
-        self.stride = int(np.clip(self.BEAT / max(wishes[2], 1e-9), 1, 10_000))
+        self.stride = int(np.clip(self.BEAT / max(wishes[2], 1e-9), 1, self.LONGEST_STRIDE))
         self.last_beat = now
         self.last_log = now if self.log else self.last_log
         self.last_save = now if self.save else self.last_save
