@@ -30,13 +30,13 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig, preset
 from nplm_mpi.costs import Layout, communication_seconds, messages
 from nplm_mpi.distribution import new_model
-from nplm_mpi.measure import Profile, measure_network
+from nplm_mpi.measure import Profile, measure_network, seconds_per_call
 
 DELAYS = (0, 50, 500)
 BATCHES = (1, 4, 16, 64)
 SCHEDULES = ("paper", "two", "one")
 # Seconds per measured point.
-SPAN, REPEATS = 1.2, 12
+SPAN = 1.0
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -48,30 +48,29 @@ def measure(comm: Comm, shape: ModelConfig, V: int, K: int, collectives: str) ->
     contexts = draw.integers(V, size=(64, K, shape.order - 1), dtype=np.int32)
     words = draw.integers(V, size=(64, K), dtype=np.int32)
 
-    def updates(count: int) -> float:
-        comm.barrier()
-        start = time.perf_counter()
-        for i in range(count):
-            model.update(contexts[i % 64], words[i % 64], 1e-3)
-        spent = np.array([time.perf_counter() - start])
-        comm.allreduce_max(spent)
-        return float(spent[0])
+    done = 0
 
-    once = updates(5) / 5
-    count = int(np.clip(SPAN / REPEATS / once, 5, 20_000))
+    def update() -> None:
+        nonlocal done
+        model.update(contexts[done % 64], words[done % 64], 1e-3)
+        done += 1
+
+    for _ in range(3):
+        update()  # the first takes the maximum for its Q
+    done = 0
     comm.traffic.clear()
-    spans = [updates(count) for _ in range(REPEATS)]
-    fastest = min(spans) / count
-    calls, size = 0, 0
-    for kind, traffic in comm.traffic.items():
-        calls, size = calls + traffic.calls, size + traffic.bytes
-        if kind == "allreduce_max":  # those of `updates` itself
-            calls, size = calls - REPEATS, size - REPEATS * 8
+    start = time.perf_counter()
+    fastest = seconds_per_call(comm, update, SPAN)
+    spent = time.perf_counter() - start
+    calls = sum(traffic.calls for traffic in comm.traffic.values())
+    size = sum(traffic.bytes for traffic in comm.traffic.values())
+    # seconds_per_call itself shares two numbers
+    calls, size = (calls - 2, size - 2 * 8) if comm.size > 1 else (0, 0)
     return {
         "words_per_second": K / fastest,
-        "calls_per_update": calls / (REPEATS * count),
-        "communication": comm.traffic["allreduce_sum"].seconds / sum(spans) if comm.size > 1 else 0.0,
-        "bytes_per_update": size / (REPEATS * count),
+        "calls_per_update": calls / done,
+        "communication": sum(traffic.seconds for traffic in comm.traffic.values()) / spent,
+        "bytes_per_update": size / done,
     }
 
 
