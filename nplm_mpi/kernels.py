@@ -2,21 +2,21 @@
 
 Legend (the paper's letters, the same in every function)
 
-====== ================ =====================================================
-K                       examples of the update
-V      rows of O        output words of this rank (V_i in the paper)
-n m h                   order, features per word, hidden units
-D                       columns of O: 1 + h, + (n-1)m with direct connections
-C      all words x m    word features
-H d    h x (n-1)m, h    hidden layer weights and biases
-O      V x D            this rank's rows of [b | U | W]
-x a    (n-1)m x K, h x K  features of the contexts, hidden activations
-z      D x K            [1 | a | x], what the output units see
-E      V x K            exp(y - Q) of the own output units
-Q      K                any number near max y, the same on all ranks
-S      K                sum of exp(y - Q) over all words
-c                       common scale of the weights, see below
-====== ================ =====================================================
+====== ====================== ==================================================
+K                             examples of the update
+V      rows of O              output words of this rank (V_i in the paper)
+n m h                         order, features per word, hidden units
+D                             columns of O: 1 + h, + (n-1)m with direct connections
+C      all words x m          word features
+H d    h x (n-1)m, h          hidden layer weights and biases
+O      V x D                  this rank's rows of [b | U | W]
+x a    (n-1)m x K, h x K      features of the contexts, hidden activations
+z      D x K                  [1 | a | x], what the output units see
+E      V x K                  exp(y - Q) of the own output units
+Q      K                      any number near max y, the same on all ranks
+S      K                      sum of exp(y - Q) over all words
+c                             common scale of the weights, see below
+====== ====================== ==================================================
 
 An example is a column.  Rows of O, and unless K = 1 the rows of all arrays with a
 column per example, are padded to whole vector registers; what stands in the padding
