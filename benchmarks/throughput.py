@@ -1,6 +1,6 @@
 """Words per second of whole training steps: this project on 2 ranks against PyTorch and NumPy on 2 threads.
 
-    python benchmarks/throughput.py [--seconds 4] [--rounds 3] [--json FILE] [--figure FILE]
+    python -m benchmarks.throughput [--seconds 4] [--rounds 3] [--json FILE] [--figure FILE]
 
 Each step looks up features, computes hidden layer and softmax, all gradients and all
 updates, by plain ascent without decay, on the same random examples.  The contestants
@@ -157,7 +157,13 @@ def measure(name: str, work: tuple[int, int, int, bool], seconds: float) -> floa
 def launch(name: str, work: tuple[int, int, int, bool], seconds: float) -> float:
     """:func:`measure` in processes of its own."""
     threads = "1" if name == "nplm-mpi" else "2"
-    command = [sys.executable, __file__, "--measure", json.dumps([name, list(work), seconds])]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.throughput",
+        "--measure",
+        json.dumps([name, list(work), seconds]),
+    ]
     if name == "nplm-mpi":
         beside = Path(sys.executable).parent / "mpiexec"
         command = [
