@@ -138,7 +138,6 @@ class TrainingConfig:
         "RxC: R rows of C ranks; the rows share each mini-batch, the ranks of a row the vocabulary "
         "(default, or '': one row of all ranks)",
     )
-    threads: int = option(1, "threads of each rank, for large slices")
     reproducible: bool = option(False, "bitwise the same model for every number of ranks (slower)")
 
     def __post_init__(self) -> None:
@@ -154,7 +153,6 @@ class TrainingConfig:
         require(self.patience >= 0, f"--patience {self.patience}: give 0 or more")
         require(self.max_examples >= -1, f"--max-examples {self.max_examples}: give 0 or more")
         require(self.seed >= 0, f"--seed {self.seed}: give 0 or more")
-        require(self.threads >= 1, f"--threads {self.threads}: give 1 or more")
         require(
             not (self.grid and self.parallel == "shared"),
             f"--grid {self.grid}: ranks that share memory form no grid; leave --grid or --parallel away",

@@ -73,7 +73,6 @@ def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -
         add_config_options(parser)
         arguments = parser.parse_args(argv)
         config = build_config(arguments, default_preset="small")
-        check_cores(comm, config.training.threads)
     if config.output.tensorboard:
         comm.on_root(tensorboard_log.check_installed)
     if config.output.resume:
@@ -140,13 +139,6 @@ def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -
         raise Stop(
             1, f"{' and '.join(sorted(training.unsaved))} could not be written at the end of the training"
         )
-
-
-def check_cores(comm: Comm, threads: int) -> None:
-    """Refuse more threads than cores can serve."""
-    cores = len(os.sched_getaffinity(0))
-    if threads > cores:
-        raise UserError(f"--threads {threads}: this process may use {cores} cores; give at most that")
 
 
 def open_on_all(comm: Comm, config: Config) -> Corpus:
@@ -271,7 +263,7 @@ def describe(comm: Comm, config: Config, corpus: Corpus) -> list[str]:
         f"{about['types']:,} types, V = {V:,} (merged: {about['merged_rule']})",
         f"network n={shape.order} m={shape.features} h={shape.hidden} {direct} direct connections: "
         f"{shape.count_parameters(V):,} parameters, {config.training.dtype}",
-        f"{comm.size} ranks x {config.training.threads} threads on {os.cpu_count()} cores "
+        f"{comm.size} ranks x 1 thread on {os.cpu_count()} cores "
         f"(numba {numba.__version__}); K={config.training.batch}",
     ]
 
