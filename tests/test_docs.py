@@ -51,7 +51,8 @@ def options_of(name: str) -> set[str]:
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
 def test_every_command_in_the_text_exists_with_its_options(text: Path) -> None:
-    for found in COMMAND.finditer(text.read_text(encoding="utf-8")):
+    whole_lines = text.read_text(encoding="utf-8").replace("\\\n", "")
+    for found in COMMAND.finditer(whole_lines):
         if found["name"] == "NAME":
             continue
         assert found["name"] in cli.COMMANDS, found[0]
