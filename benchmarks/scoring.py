@@ -1,24 +1,30 @@
 """How fast text is scored, against the forward pass of training at the same sizes, on one core.
 
-    python benchmarks/scoring.py                 # the networks of Table 1 on Brown's sizes, about a minute
-    python benchmarks/scoring.py --json
+    python -m benchmarks.scoring                # the networks of Table 1 on Brown's sizes, half a minute
+    python -m benchmarks.scoring small mlp9     # some of them
+    python -m benchmarks.scoring --out benchmarks/results/scoring.json
 
-For each network three speeds, in words per second of one core's time:
+For each network four speeds, in words per second of one core's time, the best of three:
 
-* training: `Model.update` with K examples per update;
-* forward: the forward pass by itself, that is the kernels of steps 1(a) to 1(c) and 1(f) that evaluation
-  uses, with nothing but prepared arrays going in and K = 512;
-* scoring: `LanguageModel.score_text` from lines of text to perplexity; and with every context different.
+* training: `Model.update` with K = 512 examples per update;
+* forward: the share of that which is the forward pass.  Steps 1(a) to 1(f) by themselves for the same
+  512 examples, without reading text, with arrays made before;
+* scoring: `LanguageModel.score_text`, from 4,000 lines of 25 words to perplexity, everything included;
+* different: `LanguageModel.log_prob` for 10,000 contexts of which no two are equal, so that none is saved.
 
-The last two columns are scoring / forward. The text is random with Zipf's frequencies, 100,000 words.
+The last two columns are scoring / forward and different / forward.  The words of the text are drawn one
+by one with Zipf's frequencies: natural text repeats its contexts more.
 """
 
 import argparse
 import json
+import os
 import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import numba
 import numpy as np
 from threadpoolctl import threadpool_limits
 
@@ -27,25 +33,35 @@ from nplm_mpi.comm import serial
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.language_model import LanguageModel
-from nplm_mpi.model import Model
+from nplm_mpi.model import Model, Workspace
 from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import Partition
 from nplm_mpi.scorers import NetworkScorer
 
 WORDS = 100_000
 K = 512
-# Name, V, n, m, h, direct: networks of Table 1, and the default for the built-in corpus.
-NETWORKS = (
-    ("small", 1_791, 4, 30, 50, False),
-    ("mlp3", 17_907, 5, 60, 0, True),
-    ("mlp9", 17_907, 5, 30, 100, False),
-    ("mlp1", 17_907, 5, 60, 50, True),
-)
+# V, n, m, h, direct: networks of Table 1, and the default for the built-in corpus.
+NETWORKS = {
+    "small": (1_791, 4, 30, 50, False),
+    "mlp3": (17_907, 5, 60, 0, True),
+    "mlp9": (17_907, 5, 30, 100, False),
+    "mlp1": (17_907, 5, 60, 50, True),
+}
 
 
-def best(function: Callable[[], object], repeats: int, warm_up: Callable[[], object] | None = None) -> float:
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def best(function: Callable[[], object], repeats: int = 3) -> float:
     """Processor seconds, which a busy machine changes little, of the fastest call after one to warm up."""
-    (warm_up or function)()
+    function()
     seconds = []
     for _ in range(repeats):
         begin = time.process_time()
@@ -54,8 +70,8 @@ def best(function: Callable[[], object], repeats: int, warm_up: Callable[[], obj
     return min(seconds)
 
 
-def measure(V: int, n: int, m: int, h: int, direct: bool) -> dict[str, float]:
-    """Words per second of training, its forward pass, and scoring."""
+def measure(V: int, n: int, m: int, h: int, direct: bool, length: int = WORDS) -> dict[str, float]:
+    """Words per second of training, its forward pass, and scoring a text of so many words."""
     vocabulary = Vocabulary(["<unk>", *(f"w{i}" for i in range(V - 1))], np.arange(V, 0, -1))
     shape = ModelConfig(order=n, features=m, hidden=h, direct=direct)
     parameters = Parameters(shape, V, Partition(V, 1), 0, "float32")
@@ -63,14 +79,14 @@ def measure(V: int, n: int, m: int, h: int, direct: bool) -> dict[str, float]:
     model = Model(serial(), parameters, batch=K)
     random = np.random.default_rng(1)
     p = 1 / np.arange(1, V + 1)
-    ids = random.choice(V, WORDS, p=p / p.sum()).astype(np.int32)
+    ids = random.choice(V, length, p=p / p.sum()).astype(np.int32)
     contexts = np.stack([np.roll(ids, k) for k in range(1, n)], axis=1)[:K].copy()
     words = ids[:K].copy()
 
-    training = K / best(lambda: model.update(contexts, words, 1e-6), 5)
+    training = len(words) / best(lambda: model.update(contexts, words, 1e-6))
     model.flush()
-    w, D = model._workspace(K), shape.columns
-    sums, one = np.empty((K, 2)), np.float32(1)
+    w, D = Workspace.allocate(K, shape, parameters.dtype), shape.columns
+    sums, one = np.empty((2, K)), np.float32(1)
     w.Q[:] = np.log(V)
 
     def forward() -> None:
@@ -80,42 +96,64 @@ def measure(V: int, n: int, m: int, h: int, direct: bool) -> dict[str, float]:
         kernels.output_scores(parameters.O, D, w.z, w.Q, words, sums)
         kernels.log_likelihood(sums, w.Q, w.log_p)
 
-    speed_forward = K / best(forward, 5)
+    speed_forward = len(words) / best(forward)
     language = LanguageModel("benchmark", NetworkScorer(model, vocabulary, serial()))
-    text = [" ".join(vocabulary.words[i] for i in ids[k : k + 25]) for k in range(0, WORDS, 25)]
-    scoring = WORDS / best(lambda: language.score_text(text), 1, lambda: language.score_text(text[:4]))
-    different = np.arange(10_000)
+    text = [" ".join(vocabulary.words[i] for i in ids[k : k + 25]) for k in range(0, length, 25)]
+    scoring = length / best(lambda: language.score_text(text))
+    different = np.arange(length // 10)
     rows = np.zeros((len(different), n - 1), np.int32)
     rows[:, 0], rows[:, 1] = different % V, different // V
-    targets = ids[: len(rows)]
-    all_different = len(rows) / best(lambda: language.log_prob(rows, targets), 1, lambda: None)
+    all_different = len(rows) / best(lambda: language.log_prob(rows, ids[: len(rows)]))
     return {
         "training": training,
         "forward": speed_forward,
         "scoring": scoring,
-        "scoring_all_different": all_different,
-        "ratio": scoring / speed_forward,
-        "ratio_all_different": all_different / speed_forward,
+        "different": all_different,
+        "scoring_to_forward": scoring / speed_forward,
+        "different_to_forward": all_different / speed_forward,
     }
 
 
 def main() -> None:
-    """Print a table or JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    """Print a table, and write JSON if asked to."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "networks", metavar="NETWORK", nargs="*", choices=[[], *NETWORKS], help="default: all"
+    )
+    parser.add_argument("--out", type=Path, help="file for the numbers as JSON")
     arguments = parser.parse_args()
     results = {}
-    if not arguments.json:
-        print("network  training  forward  scoring  (all different)   scoring/forward  (all different)")
-    for name, *sizes in NETWORKS:
+    print("network  training   forward   scoring  different   scoring/forward  different/forward")
+    for name in arguments.networks or NETWORKS:
         with threadpool_limits(1):
-            r = results[name] = measure(*sizes)
-        if not arguments.json:
-            speeds = f"{r['training']:8,.0f} {r['forward']:8,.0f} {r['scoring']:8,.0f}"
-            ratios = f"{r['ratio']:15.2f}  {r['ratio_all_different']:15.2f}"
-            print(f"{name:8} {speeds}  {r['scoring_all_different']:15,.0f}   {ratios}", flush=True)
-    if arguments.json:
-        print(json.dumps({"machine": platform.processor() or platform.machine(), "results": results}))
+            r = results[name] = measure(*NETWORKS[name])
+        speeds = f"{r['training']:8,.0f}  {r['forward']:8,.0f}  {r['scoring']:8,.0f}  {r['different']:9,.0f}"
+        print(
+            f"{name:8} {speeds}  {r['scoring_to_forward']:16.2f}  {r['different_to_forward']:17.2f}",
+            flush=True,
+        )
+    if arguments.out:
+        about = {
+            "command": " ".join(["python -m benchmarks.scoring", *arguments.networks]),
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": f"{processor()}, {os.cpu_count()} cores, one used",
+            "versions": {
+                "python": platform.python_version(),
+                "numpy": np.__version__,
+                "numba": numba.__version__,
+            },
+            "unit": "words per second of processor time",
+            "networks": {
+                name: {
+                    key: round(value, 2 if key.endswith("forward") and key != "forward" else None)
+                    for key, value in r.items()
+                }
+                for name, r in results.items()
+            },
+        }
+        arguments.out.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The names are those of KenLM's Python module where that has them.  Logarithms of
 sentences and their words are to base 10, as there; those of arrays are natural.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -151,7 +152,7 @@ class LanguageModel:
     def _score(self, lines: list[list[str]], bos: bool, eos: bool) -> Iterator[LineScore]:
         if not lines:
             return
-        found = [self._encoder(word) for words in lines for word in words]
+        found = list(map(self._encoder, itertools.chain.from_iterable(lines)))
         ids = np.array([i for i, _ in found], np.int32)
         unknown = np.array([not known for _, known in found], bool)
         lengths = [len(words) for words in lines]

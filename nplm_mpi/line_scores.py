@@ -97,11 +97,16 @@ class TextScore:
         """Put a line's tokens into the sums, even if it is blank."""
         self.words += len(line.words)
         self.ends += line.ended
-        known = line.log10[~line.unknown]
-        possible = known > -np.inf
-        self.zeros += int(np.count_nonzero(~possible))
-        self.log10_known += exact_sum(known[possible])
-        if line.unknown.any():
+        known, oov = line.log10, line.unknown.any()
+        if oov:
+            known = known[~line.unknown]
+        total = exact_sum(known)
+        if total == -math.inf:
+            possible = known > -math.inf
+            self.zeros += int(np.count_nonzero(~possible))
+            total = exact_sum(known[possible])
+        self.log10_known += total
+        if oov:
             self.log10_oov += exact_sum(line.log10[line.unknown])
             self.oov.update(word for word, out in zip(line.tokens, line.unknown, strict=True) if out)
 
@@ -152,8 +157,8 @@ def frequent(counts: Counter[str], number: int) -> list[tuple[str, int]]:
 
 
 def exact_sum(numbers: np.ndarray) -> float:
-    """The sum, rounded once, so that the order of adding does not matter."""
-    return math.fsum(numbers) if np.isfinite(numbers).all() else -math.inf
+    """The sum, rounded once, so that the order of adding does not matter; minus infinity with one such number."""
+    return math.fsum(numbers.tolist())
 
 
 def perplexity(log10: float, tokens: int) -> float:

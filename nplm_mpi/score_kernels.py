@@ -9,59 +9,58 @@ own column only.  The letters are those of :mod:`nplm_mpi.kernels`.
 import numpy as np
 from numba import njit
 
-from nplm_mpi.blas import add_matmul_nt
-from nplm_mpi.fast_exp import exp
-from nplm_mpi.kernels import options, rows_per_tile
+from nplm_mpi.kernels import hidden_units, look_up_features, options, output_inputs, rows_per_tile
+from nplm_mpi.microkernels import set_exp_product
 
-# Contexts per matrix product: wide enough to be fast (a tile of O stays in the cache
-# for all blocks), small enough that one short sentence costs little.
+# Contexts per matrix product: four vectors of the widest registers in single precision. A tile
+# of O stays in the cache for all blocks, and one short sentence costs little.
 BLOCK = 64
-# So many exponentials are added in the model's precision before they join the sum in double precision.
-GROUP = 8
 
 
 @njit(**options)
-def denominators(O, D, z, Q, S):
-    """1(d): S = sum_j exp(y_j - Q) over all words, in double precision.
+def inputs(C, H, d, contexts, direct, c, z):
+    """1(a), 1(b): z of contexts (B * BLOCK, n-1) in blocks, (B, D, BLOCK); a context is a column of one."""
+    x = np.empty((H.shape[1], BLOCK), z.dtype)
+    a = np.empty((H.shape[0], BLOCK), z.dtype)
+    for b in range(z.shape[0]):
+        look_up_features(C, contexts[b * BLOCK : (b + 1) * BLOCK], c, x)
+        hidden_units(H, d, x, c, a)
+        output_inputs(a, x, direct, c, z[b])
+
+
+@njit(**options)
+def denominators(O, z, Q, S):
+    """1(d): S = sum_j exp(y_j - Q) over all words, in double precision from tile to tile of O.
 
     Parameters
     ----------
     O : (V, >= D) array
-    z : (K, >= D) array
-        K is a multiple of ``BLOCK``.
-    Q : (K,) array
-    S : (K,) float64 array
+    z : (B, D, BLOCK) array
+    Q : (B, BLOCK) array
+    S : (B, BLOCK) float64 array
         Out.
     """
     rows = rows_per_tile(O, BLOCK)
-    y = np.empty((rows, BLOCK), O.dtype)
+    e = np.empty((rows, BLOCK), O.dtype)
+    tile_sum = np.empty(BLOCK, O.dtype)
     S[:] = 0
     for start in range(0, O.shape[0], rows):
-        stop = min(start + rows, O.shape[0])
-        whole = (stop - start) // GROUP * GROUP
-        for block in range(0, z.shape[0], BLOCK):
-            q, s = Q[block : block + BLOCK], S[block : block + BLOCK]
-            add_matmul_nt(O[start:stop, :D], z[block : block + BLOCK, :D], 0.0, y[: stop - start])
-            for j in range(0, whole, GROUP):
-                for k in range(BLOCK):
-                    part = exp(y[j, k] - q[k])
-                    for i in range(1, GROUP):
-                        part += exp(y[j + i, k] - q[k])
-                    s[k] += part
-            for j in range(whole, stop - start):
-                for k in range(BLOCK):
-                    s[k] += exp(y[j, k] - q[k])
+        o = O[start : start + rows]
+        for b in range(z.shape[0]):
+            tile_sum[:] = 0
+            set_exp_product(o, z[b], Q[b], e[: o.shape[0]], tile_sum)
+            S[b] += tile_sum
 
 
 @njit(**options)
-def target_outputs(O, D, z, contexts, words, y):
-    """1(c) for single words: y of ``words[i]`` in the context in row ``contexts[i]`` of z.
+def target_outputs(O, z, contexts, words, y):
+    """1(c) for single words: y of ``words[i]`` in the context number ``contexts[i]`` of z (B, D, BLOCK).
 
     Added up in double precision.  A word -1 is no word: y is minus infinity.
     """
     for i in range(words.shape[0]):
-        w = words[i]
+        w, block, column = words[i], contexts[i] // BLOCK, contexts[i] % BLOCK
         total = 0.0
-        for c in range(D):
-            total += np.float64(O[w, c]) * np.float64(z[contexts[i], c])
+        for c in range(z.shape[1]):
+            total += np.float64(O[w, c]) * np.float64(z[block, c, column])
         y[i] = total if w >= 0 else -np.inf

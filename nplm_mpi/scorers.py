@@ -17,7 +17,6 @@ from nplm_mpi.errors import UserError
 from nplm_mpi.model import RANGE_OF_S, Model
 from nplm_mpi.ngram import ClassModel, NgramModel
 from nplm_mpi.ngram.counting import Reader
-from nplm_mpi.parameters import aligned_rows
 
 # Contexts that are worked on together; a multiple of score_kernels.BLOCK.
 CHUNK = 512
@@ -104,62 +103,54 @@ class NetworkScorer:
 
     def _score_unique(self, contexts: np.ndarray, number: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Of words (K,) after the contexts with the given ascending numbers (K,)."""
-        p, D = self.parameters, self.parameters.shape.columns
         y = np.empty(len(words))
         log_S = np.empty(len(contexts))
         for first in range(0, len(contexts), CHUNK):
             part = slice(first, min(first + CHUNK, len(contexts)))
             z = self._inputs(contexts[part])
-            Q = np.zeros(len(z), p.dtype)
-            log_S[part] = self._log_denominators(z, Q)[: part.stop - first]
+            log_S[part] = self._log_denominators(z, contexts[part])
             begin, end = np.searchsorted(number, [part.start, part.stop])
-            score_kernels.target_outputs(p.O, D, z, number[begin:end] - first, words[begin:end], y[begin:end])
+            score_kernels.target_outputs(
+                self.parameters.O, z, number[begin:end] - first, words[begin:end], y[begin:end]
+            )
         # Rounding must not make a certain word more than certain.
         return np.minimum(y - log_S[number], 0.0)
 
     def _inputs(self, contexts: np.ndarray) -> np.ndarray:
-        """z of (K, n-1) contexts, with rows added up to a multiple of the block."""
-        p, block = self.parameters, score_kernels.BLOCK
-        rows = -(-len(contexts) // block) * block
-        padded = np.full((rows, self.order - 1), -1, np.int32)
-        padded[: len(contexts)] = contexts
-        c = p.dtype.type(p.scale)
-        z = aligned_rows(rows, p.shape.columns, p.dtype)
-        x = np.zeros((p.shape.inputs, block), p.dtype)
-        a = np.zeros((p.shape.hidden, block), p.dtype)
-        columns = np.zeros((p.shape.columns, block), p.dtype)
-        for first in range(0, rows, block):
-            kernels.look_up_features(p.C, padded[first : first + block], c, x)
-            kernels.hidden_units(p.H, p.d, x, c, a)
-            kernels.output_inputs(a, x, p.shape.direct, c, columns)
-            z[first : first + block, : p.shape.columns] = columns.T
+        """z of (K, n-1) contexts, in blocks, the last one filled up: (blocks, D, BLOCK)."""
+        p = self.parameters
+        blocks = -(-len(contexts) // score_kernels.BLOCK)
+        filled = np.full((blocks * score_kernels.BLOCK, self.order - 1), -1, np.int32)
+        filled[: len(contexts)] = contexts
+        z = np.empty((blocks, p.shape.columns, score_kernels.BLOCK), p.dtype)
+        score_kernels.inputs(p.C, p.H, p.d, filled, p.shape.direct, p.dtype.type(p.scale), z)
         return z
 
-    def _log_denominators(self, z: np.ndarray, Q: np.ndarray) -> np.ndarray:
-        """log sum_j exp(y_j) of each row of z, natural, in double precision."""
-        p, D = self.parameters, self.parameters.shape.columns
-        S = np.empty(len(z))
-        score_kernels.denominators(p.O, D, z, Q, S)
+    def _log_denominators(self, z: np.ndarray, contexts: np.ndarray) -> np.ndarray:
+        """log sum_j exp(y_j) of contexts (K, n-1) with inputs z, natural, in double precision."""
+        p = self.parameters
+        Q = np.zeros((len(z), score_kernels.BLOCK), p.dtype)
+        S = np.empty(Q.shape)
+        score_kernels.denominators(p.O, z, Q, S)
+        Q, S = Q.reshape(-1)[: len(contexts)], S.reshape(-1)[: len(contexts)]
         smallest, largest = RANGE_OF_S[p.dtype]
         far = np.flatnonzero(~((smallest < S) & (largest > S)))
         if len(far):
             # Only these once more, with the exact maximum, so that they do not change the others.
-            rows = np.resize(far, -(-len(far) // score_kernels.BLOCK) * score_kernels.BLOCK)
-            again = aligned_rows(len(rows), D, p.dtype)
-            again[:] = z[rows]
-            maximum, sums = np.empty(len(rows), p.dtype), np.empty(len(rows))
-            for first in range(0, len(rows), score_kernels.BLOCK):
-                block = slice(first, first + score_kernels.BLOCK)
-                kernels.largest_outputs(p.O, D, np.ascontiguousarray(again[block].T), maximum[block])
-            score_kernels.denominators(p.O, D, again, maximum, sums)
-            Q[far], S[far] = maximum[: len(far)], sums[: len(far)]
+            again = self._inputs(contexts[far])
+            maximum = np.empty((len(again), score_kernels.BLOCK), p.dtype)
+            for block, block_maximum in zip(again, maximum, strict=True):
+                kernels.largest_outputs(p.O, p.shape.columns, block, block_maximum)
+            sums = np.empty(maximum.shape)
+            score_kernels.denominators(p.O, again, maximum, sums)
+            Q[far], S[far] = maximum.reshape(-1)[: len(far)], sums.reshape(-1)[: len(far)]
         return Q + np.log(S)
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         """See :class:`Scorer`; not collective."""
         p = self.parameters
         with self._blas.limit(limits=1, user_api="blas"):
-            z = self._inputs(np.asarray(context, np.int32).reshape(1, -1))[0, : p.shape.columns]
+            z = self._inputs(np.asarray(context, np.int32).reshape(1, -1))[0, :, 0]
             y = (p.O[:, : p.shape.columns] @ z).astype(np.float64)
         y = np.exp(y - y.max())
         return y / y.sum()
