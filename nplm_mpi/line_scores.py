@@ -157,7 +157,7 @@ def frequent(counts: Counter[str], number: int) -> list[tuple[str, int]]:
 
 
 def exact_sum(numbers: np.ndarray) -> float:
-    """The sum, rounded once, so that the order of adding does not matter; minus infinity with one such number."""
+    """The sum, minus infinity if one number is; rounded once, so that the order of adding does not matter."""
     return math.fsum(numbers.tolist())
 
 

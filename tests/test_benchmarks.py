@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from benchmarks import scoring
 from benchmarks.scaling import add_efficiency, rank_counts, table
 from benchmarks.slow_network import table as network_table
 from tests.mpi import launch
@@ -40,3 +41,10 @@ def test_a_schedule_stands_beside_the_papers():
         for name, speed in (("paper", 100.0), ("one", 260.0))
     ]  # fmt: skip
     assert "| 500 us | 1 | one | 260 | 2.60x | 1.00 (1) | 8 (8) | +10% |" in network_table(rows)
+
+
+def test_scoring_is_compared_with_the_forward_pass():
+    speeds = scoring.measure(V=40, n=3, m=4, h=5, direct=True, length=600)
+    assert all(speed > 0 for speed in speeds.values())
+    assert speeds["scoring_to_forward"] == pytest.approx(speeds["scoring"] / speeds["forward"])
+    assert speeds["different_to_forward"] == pytest.approx(speeds["different"] / speeds["forward"])
