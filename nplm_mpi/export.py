@@ -21,7 +21,7 @@ python -m nplm_mpi.export run/best.h5 --format torch --out model.pt
 """
 # One matrix of vectors, or the whole model.
 VECTORS = ("word2vec", "word2vec-binary", "projector")
-MODELS = ("npz", "safetensors", "torch")
+MODELS = ("npz", "safetensors", "torch", "onnx")
 
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
@@ -44,7 +44,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         choices=(*VECTORS, *MODELS),
         required=True,
         help="vectors: word2vec (text), word2vec-binary, projector (TensorBoard's, a folder); "
-        "whole model: npz, safetensors, torch (a state dict)",
+        "whole model: npz, safetensors, torch (a state dict), onnx",
     )
     parser.add_argument("--out", metavar="PATH", required=True, help="file (folder for projector) to write")
     parser.add_argument(
@@ -75,6 +75,7 @@ def export(arguments: argparse.Namespace) -> dict[str, Any]:
         "npz": lambda: exporting.write_npz(path, arrays, vocabulary, model.order),
         "safetensors": lambda: exporting.write_safetensors(path, arrays, vocabulary, model.order),
         "torch": lambda: exporting.write_torch(path, arrays, vocabulary),
+        "onnx": lambda: exporting.write_onnx(path, arrays, vocabulary, model.order),
     }
     try:
         write[arguments.format]()

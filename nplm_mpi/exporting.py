@@ -1,6 +1,6 @@
 """Vectors and parameters in the formats of other programs.
 
-Whole models: NumPy's npz, safetensors, a PyTorch state dict.  Single matrices (the
+Whole models: NumPy's npz, safetensors, a PyTorch state dict, ONNX.  Single matrices (the
 features C or the output vectors U | W): word2vec's text and binary formats, and the
 files of TensorBoard's projector.
 """
@@ -16,6 +16,9 @@ from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.errors import UserError
 from nplm_mpi.files import one_line, replacing
 from nplm_mpi.parameters import Parameters
+
+# Bytes of parameters in an ONNX file, which is one protobuf message; some room is left for the words.
+ONNX_LIMIT = 2**31 - 2**27
 
 
 def refuse_words(words: Sequence[str], forbidden: str, what: str) -> None:
@@ -152,6 +155,58 @@ def write_torch(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabular
     with replacing(path) as temporary:
         torch.save(state, temporary)
     write_lines(path.with_name(f"{path.stem}.words.txt"), vocabulary.words)
+
+
+def write_onnx(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabulary, order: int) -> None:
+    """The equations as an ONNX graph: ``contexts`` (K, n-1) int64 in, ``log_probabilities`` (K, V) out.
+
+    The nearest word of a context comes first, -1 is no word; the logarithms are natural.
+    The words (JSON) and the order are in the metadata.
+
+    Raises
+    ------
+    UserError
+        If the package is not installed, or the model is too large for one ONNX file.
+    """
+    onnx = needed("onnx", "onnx", "onnx")
+    from onnx import TensorProto, helper, numpy_helper
+
+    # Index -1 is the last row: one of zeros is added.
+    weights = {**arrays, "C": np.pad(arrays["C"], ((0, 1), (0, 0)))}
+    if sum(array.nbytes for array in weights.values()) > ONNX_LIMIT:
+        raise UserError(f"--out {path}: an ONNX file holds 2 GB at most; choose safetensors")
+
+    def linear(inputs: str, weight: str, bias: str, output: str) -> Any:
+        return helper.make_node("Gemm", [inputs, weight, bias], [output], transB=1)
+
+    nodes = [
+        helper.make_node("Gather", ["C", "contexts"], ["features"]),
+        helper.make_node("Flatten", ["features"], ["x"], axis=1),
+    ]
+    y = "b"
+    if len(arrays["d"]):
+        nodes += [linear("x", "H", "d", "o"), helper.make_node("Tanh", ["o"], ["a"])]
+        nodes.append(linear("a", "U", y, "y_hidden"))
+        y = "y_hidden"
+    if "W" in arrays:
+        nodes.append(linear("x", "W", y, "y_direct"))
+        y = "y_direct"
+    nodes.append(helper.make_node("LogSoftmax", [y], ["log_probabilities"], axis=1))
+
+    real = helper.np_dtype_to_tensor_dtype(arrays["C"].dtype)
+    graph = helper.make_graph(
+        nodes,
+        "nplm_mpi",
+        [helper.make_tensor_value_info("contexts", TensorProto.INT64, ["K", order - 1])],
+        [helper.make_tensor_value_info("log_probabilities", real, ["K", len(vocabulary)])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items() if array.size],
+    )
+    # Versions that every runtime since 2022 reads.
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    words = json.dumps(vocabulary.words, ensure_ascii=False)
+    helper.set_model_props(model, {"words": words, "order": str(order)})
+    with replacing(path) as temporary:
+        onnx.save_model(model, str(temporary))
 
 
 def needed(module: str, package: str, extra: str) -> Any:

@@ -5,10 +5,12 @@ import doctest
 import importlib
 import importlib.util
 import io
+import json
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -100,7 +102,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # What a test cannot do here: install, load modules, hold 40 ranks, wait for Table 1, download Brown.
-LEFT_OUT = re.compile(r"pip |venv|module |mpirun -n 40|reproduce|brown|plan|tensorboard|--out first$|torch")
+LEFT_OUT = re.compile(
+    r"pip |venv|module |mpirun -n 40|reproduce|brown|plan|tensorboard|--out first$|torch|onnx"
+)
 
 
 @pytest.mark.time_limit(300)
@@ -155,6 +159,41 @@ def test_the_torch_module_of_the_docs_finds_our_log_probabilities(
         assert np.abs(row - ours)[known].max() < 1e-5
     words = (tmp_path / "model.words.txt").read_text().split("\n")[:-1]
     assert words == model.vocabulary.words
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("h, direct", [(6, True), (6, False), (0, True)])
+def test_onnx_runtime_finds_our_log_probabilities(tmp_path: Path, h: int, direct: bool, dtype: str) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    path = tmp_path / "m.h5"
+    write_model(path, make_vocabulary(WORDS, sentences=True), h=h, direct=direct, dtype=dtype)
+    export.main(serial(), [str(path), "--format", "onnx", "--out", str(tmp_path / "model.onnx")])
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    metadata = session.get_modelmeta().custom_metadata_map
+    model = nplm_mpi.load(path)
+    V = len(model.vocabulary)
+    assert json.loads(metadata["words"]) == model.vocabulary.words and metadata["order"] == "4"
+    contexts = np.random.default_rng(0).integers(-1, V, (50, 3))
+    (theirs,) = session.run(["log_probabilities"], {"contexts": contexts})
+    every = np.repeat(contexts, V, axis=0), np.tile(np.arange(V), len(contexts))
+    ours = model.log_prob(*every).reshape(len(contexts), V)
+    known = np.arange(V) != model.vocabulary.bos
+    assert np.abs(theirs - ours)[:, known].max() < (1e-5 if dtype == "float32" else 1e-12)
+
+
+def test_the_onnx_example_of_the_docs_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(folder)
+    (command,) = (line for line in console_lines("vectors.rst") if "onnx" in line)
+    export.main(serial(), command.split()[3:])
+    page = (ROOT / "docs" / "vectors.rst").read_text()
+    example = textwrap.dedent(page.split("metadata::\n")[1])
+    capsys.readouterr()
+    exec(example, {})
+    best = nplm_mpi.load("first/best.h5").distribution("returns a").argmax()
+    assert capsys.readouterr().out.strip() == nplm_mpi.load("first/best.h5").vocabulary.words[best]
 
 
 def test_links_of_the_markdown_pages_lead_to_files() -> None:
