@@ -5,6 +5,7 @@ Everything that talks to other ranks takes a :class:`Comm` as a parameter.  A
 Calls, bytes and seconds are counted per collective.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nplm_mpi.errors import UserError
+from nplm_mpi.shared_sums import LOOKS, SharedSums, bytes_needed
 
 Result = TypeVar("Result")
 
@@ -24,6 +26,8 @@ Result = TypeVar("Result")
 PIECE = 1 << 28
 # Between machines, up to so many bytes go by the algorithm with the fewest steps, see Nodes.
 FEW_BYTES = 1 << 16
+# On one machine, the bytes that a rank puts into shared memory at a time.
+SLOT = 1 << 17
 
 # What each launcher calls the number of tasks it started.  SLURM_NTASKS is not among them:
 # a batch script has it, too, where it starts a single process without srun.
@@ -96,10 +100,11 @@ class Comm:
             return
         start = time.perf_counter()
         operation = MPI.SUM if kind == "allreduce_sum" else MPI.MAX
-        if self._nodes is None:
-            self._nodes = Nodes(self.mpi)
-        if self._nodes.count > 1 and array.nbytes <= FEW_BYTES:
-            self._nodes.allreduce(array, operation)
+        nodes = self.nodes()
+        if kind == "allreduce_sum" and nodes.sums and nodes.sums.add_up(array):
+            pass
+        elif nodes.count > 1 and array.nbytes <= FEW_BYTES:
+            nodes.allreduce(array, operation)
         elif array.nbytes <= PIECE:
             self.mpi.Allreduce(MPI.IN_PLACE, array, operation)
         else:
@@ -108,6 +113,27 @@ class Comm:
             for begin in range(0, flat.size, step):
                 self.mpi.Allreduce(MPI.IN_PLACE, flat[begin : begin + step], operation)
         self._count(kind, array.nbytes, start)
+
+    def nodes(self) -> "Nodes":
+        """How the ranks lie on machines. Collective at the first call."""
+        if self._nodes is None:
+            self._nodes = Nodes(self.mpi)
+        return self._nodes
+
+    def shared_sums(self) -> SharedSums | None:
+        """Where compiled code can add up over the ranks by itself, if all share memory. Collective.
+
+        It has to report what it did to :meth:`count_sums`.
+        """
+        return SharedSums.of_one() if self.size == 1 else self.nodes().sums
+
+    def count_sums(self, calls: int, size: int, seconds: float) -> None:
+        """Count Allreduces made by other means: how many, bytes and seconds in all; not collective."""
+        if self.size > 1:
+            traffic = self.traffic.setdefault("allreduce_sum", Traffic())
+            traffic.calls += calls
+            traffic.bytes += size
+            traffic.seconds += seconds
 
     def start_allreduce_sum(self, array: np.ndarray) -> Callable[[], None]:
         """Begin :meth:`allreduce_sum` and return the function that completes it."""
@@ -282,6 +308,8 @@ class Nodes:
     ----------
     count : int
         Machines.
+    sums : SharedSums or None
+        On a single machine.
     """
 
     def __init__(self, mpi: Any) -> None:
@@ -289,6 +317,23 @@ class Nodes:
         self.leads = self.node.rank == 0
         self.leaders = mpi.Split(0 if self.leads else MPI.UNDEFINED)
         self.count: int = mpi.allreduce(int(self.leads))
+        self.sums = self._share_memory() if self.count == 1 else None
+
+    def _share_memory(self) -> SharedSums | None:
+        """Memory in which the ranks of one machine add up, if there is enough of it. Collective."""
+        ranks, size = self.node.size, bytes_needed(self.node.size, SLOT)
+        window: Any = None
+        with contextlib.suppress(MPI.Exception):  # a container may have little
+            window = MPI.Win.Allocate_shared(size if self.node.rank == 0 else 0, 1, comm=self.node)
+        if self.node.allreduce(int(window is None)):
+            return None
+        self._window = window
+        memory: np.ndarray = np.frombuffer(window.Shared_query(0)[0], np.uint8)
+        if self.node.rank == 0:
+            memory[:] = 0
+        self.node.Barrier()
+        looks = LOOKS if ranks <= len(os.sched_getaffinity(0)) else 0
+        return SharedSums.in_memory(memory, ranks, self.node.rank, looks)
 
     def allreduce(self, array: np.ndarray, operation: Any) -> None:
         """As ``MPI.Allreduce`` in place, for MPI.SUM and MPI.MAX; bitwise the same on all ranks."""

@@ -6,6 +6,7 @@ from nplm_mpi.grid import Grid, GridModel, shape_of_grid
 from nplm_mpi.model import Model
 from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import Partition
+from nplm_mpi.rapid import RapidModel
 from nplm_mpi.reproducible import ReproducibleModel, partition_in_blocks
 from nplm_mpi.shared import SharedModel
 
@@ -26,6 +27,8 @@ def new_model(
 
     Parameters
     ----------
+    collectives : {"one", "two", "paper"}
+        With one, and memory that all ranks share, updates are made in compiled code.
     grid : str
         "RxC"; one row of all ranks if empty.
     reproducible : bool
@@ -47,6 +50,9 @@ def new_model(
     rows, columns = shape_of_grid(grid, comm.size) if grid else (1, comm.size)
     if rows == 1:
         p = Parameters(shape, V, Partition(V, columns), comm.rank, dtype)
+        sums = comm.shared_sums() if collectives == "one" else None
+        if sums:
+            return RapidModel(comm, p, sums, batch, decay)
         return Model(comm, p, batch, decay, collectives)
     layout = Grid(comm, rows, columns)
     p = Parameters(shape, V, Partition(V, columns), layout.row.rank, dtype)

@@ -111,7 +111,7 @@ class GridModel(Model):
     ) -> None:
         super().__init__(grid.world, parameters, -(-batch // grid.rows), decay, collectives)
         self.grid, self.row = grid, grid.row
-        self.examples_per_call = batch
+        self.examples_per_update = batch
         self.writes_rows = grid.column.is_root
         self._dO = np.zeros_like(parameters.O)
 
@@ -156,8 +156,7 @@ class GridModel(Model):
         p = self.parameters
         apply = kernels.apply_step if self.batch > 1 else kernels.apply_step_of_one
         apply(self._dO, p.shape.columns, self._E, w.step)
-        kernels.ascend_hidden(ascent.H, ascent.d, w.x, w.do, len(w.log_p), rates.biases, rates.weights)
-        kernels.ascend_features(ascent.C, places, w.dx, rates.weights)
+        kernels.ascend(ascent.C, ascent.H, ascent.d, places, w.x, w.do, w.dx, rates.biases, rates.weights)
         ascent.log_p[mine] = w.log_p
         ascent.log_S[0] = w.mean_log_S * len(w.log_p)
 

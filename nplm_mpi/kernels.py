@@ -56,7 +56,7 @@ options_for_sums = {**options, "fastmath": {"contract", "reassoc", "nsz"}}
 # Rows of O and E that are worked on while they stay in the processor's cache.
 TILE_BYTES = 1 << 18
 # The same for K = 1, where the rows should even stay in the first cache.
-ROWS_OF_ONE = 32
+TILE_BYTES_OF_ONE = 29 << 10
 
 
 @njit(**options)
@@ -105,6 +105,14 @@ def output_inputs(a, x, direct, c, z):
 
 
 @njit(**options)
+def inputs_of_outputs(C, H, d, contexts, direct, c, x, a, z):
+    """1(a) and 1(b), all that comes before the output units."""
+    look_up_features(C, contexts, c, x)
+    hidden_units(H, d, x, c, a)
+    output_inputs(a, x, direct, c, z)
+
+
+@njit(**options)
 def rows_per_tile(O, K):
     """So many rows of O and E that they stay in the processor's cache together, in whole blocks of 24."""
     row = O.itemsize * (O.shape[1] + K)
@@ -112,8 +120,10 @@ def rows_per_tile(O, K):
 
 
 @njit(**options)
-def output_units(O, D, E, step, z, Q, words, sums, N, R):
+def output_units(O, D, E, step, z, Q, words, upwards, sums, N, R):
     """1(c) for the own units, after the last update's 2(a); and what 2(b) needs, in one pass over O.
+
+    A pass that starts where the last one ended finds there what is still in the cache.
 
     Parameters
     ----------
@@ -127,6 +137,8 @@ def output_units(O, D, E, step, z, Q, words, sums, N, R):
     Q : (K,) array
     words : (examples,) array of int
         The target words as rows of O; out of range where another rank owns them.
+    upwards : bool
+        Whether to go from the last row to the first.
     sums : (2, K) array
         Out, like N and R this rank's share of a sum over all words: s = sum_j E_j and y of
         the target word.
@@ -138,7 +150,9 @@ def output_units(O, D, E, step, z, Q, words, sums, N, R):
     s = np.zeros(K, np.float64)
     tile_sum = np.empty(K, O.dtype)
     rows = rows_per_tile(O, K)
-    for start in range(0, V, rows):
+    tiles = -(-V // rows)
+    for tile in range(tiles):
+        start = rows * (tiles - 1 - tile if upwards else tile)
         o, e = O[start : start + rows], E[start : start + rows]
         if step.shape[0] > 0:
             add_product(e, False, step, o)
@@ -166,7 +180,7 @@ def _targets(O, D, z, words, sums, R):
 
 
 @njit(**options_for_sums)
-def output_units_of_one(O, D, E, step, z, Q, words, sums, N, R):
+def output_units_of_one(O, D, E, step, z, Q, words, upwards, sums, N, R):
     """:func:`output_units` for K = 1: O is read and written once, a few rows at a time.
 
     The arrays are those of :func:`output_units` with K = 1; z and step are padded as
@@ -179,8 +193,11 @@ def output_units_of_one(O, D, E, step, z, Q, words, sums, N, R):
     total = np.zeros(columns, np.float64)
     n = np.empty(columns, O.dtype)
     u, v, y = step[0], z.reshape(-1), E.reshape(-1)
-    for start in range(0, V, ROWS_OF_ONE):
-        o, e = O[start : start + ROWS_OF_ONE], y[start : start + ROWS_OF_ONE]
+    rows = max(8, TILE_BYTES_OF_ONE // (columns * O.itemsize) // 8 * 8)
+    tiles = -(-V // rows)
+    for tile in range(tiles):
+        start = rows * (tiles - 1 - tile if upwards else tile)
+        o, e = O[start : start + rows], y[start : start + rows]
         step_and_product(o, e, u, v)
         tile_sum = O.dtype.type(0)
         for j in range(e.shape[0]):
@@ -295,6 +312,13 @@ def output_gradient(sums, N, R, dz):
 
 
 @njit(**options)
+def likelihood_and_gradient(sums, N, R, Q, smallest, largest, log_p, dz):
+    """:func:`log_likelihood` and :func:`output_gradient`; whether :func:`in_range`, and mean log S."""
+    output_gradient(sums, N, R, dz)
+    return in_range(sums, log_p.shape[0], smallest, largest), log_likelihood(sums, Q, log_p)
+
+
+@njit(**options)
 def output_step(sums, z, words, rate_b, rate, E, step):
     """2(a): leaves (E, step) such that O += E step is the ascent along dL/dy_j = 1[j = w_t] - p_j.
 
@@ -335,6 +359,13 @@ def hidden_gradient(H, a, dz, direct, c, do, dx):
 
 
 @njit(**options)
+def backward(H, sums, z, words, a, dz, direct, c, rate_b, rate, E, step, do, dx):
+    """The rest of 2(a) and 2(c) up to the gradients: :func:`output_step`, :func:`hidden_gradient`."""
+    output_step(sums, z, words, rate_b, rate, E, step)
+    hidden_gradient(H, a, dz, direct, c, do, dx)
+
+
+@njit(**options)
 def ascend_hidden(H, d, x, do, examples, rate_d, rate):
     """2(c): d += eps dL/do, H += eps dL/do x' over the examples.  ``do`` is overwritten."""
     use_full_registers()
@@ -364,3 +395,10 @@ def ascend_features(C, contexts, dx, rate):
             if w >= 0:
                 for f in range(m):
                     C[w, f] += rate * dx[i * m + f, k]
+
+
+@njit(**options)
+def ascend(C, H, d, contexts, x, do, dx, rate_d, rate):
+    """2(c) and 2(d), what remains of them: :func:`ascend_hidden`, :func:`ascend_features`."""
+    ascend_hidden(H, d, x, do, contexts.shape[0], rate_d, rate)
+    ascend_features(C, contexts, dx, rate)

@@ -124,28 +124,35 @@ class Model:
     ----------
     Q : float
         The last update's mean log S, natural; nan before the first one.
-    examples_per_call : int
+    upwards : bool
+        Whether the last pass over O went from the last row to the first.
+    examples_per_update : int
         How many examples a training gives :meth:`update` at a time.
+    updates_per_call : int
+        How many updates a training should ask of :meth:`updates` at a time.
     writes_rows : bool
         Whether this rank's rows of O go into files: of several ranks with the same
         rows only one does.
     """
 
     writes_rows = True
+    updates_per_call = 1
 
     def __init__(
         self, comm: Comm, parameters: Parameters, batch: int = 1, decay: float = 0.0, collectives: str = "one"
     ) -> None:
         self.comm, self.parameters, self.batch = comm, parameters, batch
-        self.examples_per_call = batch
+        self.examples_per_update = batch
         self.row = comm  # the ranks that hold all of O between them: all, unless in a grid
         self.decay, self.collectives = decay, collectives
         self.Q = float("nan")
+        self.upwards = True
         rows, dtype = parameters.stop - parameters.start, parameters.dtype
         self._E = aligned_rows(rows, batch, dtype) if batch > 1 else np.zeros((rows, 1), dtype)
         self._pending: np.ndarray | None = None  # the step that O has yet to take
         self._nothing = aligned_rows(1, parameters.shape.columns, parameters.dtype)
         self._workspaces: dict[int, Workspace] = {}
+        self._range_of_S = RANGE_OF_S[parameters.dtype]
         self._output_units = kernels.output_units if batch > 1 else kernels.output_units_of_one
 
     def update(self, contexts: np.ndarray, words: np.ndarray, rate: float) -> np.ndarray:
@@ -181,31 +188,62 @@ class Model:
         self.Q = w.mean_log_S
         self._backward(w, own_words, rates)
         self._pending = w.step  # 2(a): b, W, U wait for the next forward pass
-        kernels.ascend_hidden(p.H, p.d, w.x, w.do, len(words), rates.biases, rates.weights)  # 2(c): d, H
-        kernels.ascend_features(p.C, contexts, w.dx, rates.weights)  # 2(d)
+        kernels.ascend(p.C, p.H, p.d, contexts, w.x, w.do, w.dx, rates.biases, rates.weights)  # 2(c), 2(d)
         self._shrink(rates.scale)
         return w.log_p
 
+    def updates(self, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray) -> np.ndarray:
+        """One :meth:`update` after another, of ``batch`` examples each, the last perhaps of fewer.
+
+        Parameters
+        ----------
+        contexts : (N, n-1) int32 array
+        words : (N,) int32 array
+        rates : (updates,) float64 array
+            eps of each.
+
+        Returns
+        -------
+        (N,) float64 array
+        """
+        K, log_p = self.examples_per_update, np.empty(len(words))
+        for i, rate in enumerate(rates):
+            part = slice(i * K, (i + 1) * K)
+            log_p[part] = self.update(contexts[part], words[part], float(rate))
+        return log_p
+
     def _forward(self, contexts: np.ndarray, own_words: np.ndarray) -> Workspace:
-        """Steps 1(a) to 1(f) of K examples."""
+        """Steps 1(a) to 1(f) of K examples, and from 2(a) dL/dz, of all words or this rank's share."""
         p, w = self.parameters, self._workspace(len(own_words))
         c = p.dtype.type(p.scale)
-        kernels.look_up_features(p.C, contexts, c, w.x)  # 1(a)
-        kernels.hidden_units(p.H, p.d, w.x, c, w.a)  # 1(b)
-        kernels.output_inputs(w.a, w.x, p.shape.direct, c, w.z)
-        self._forward_outputs(w, own_words)  # 1(c), 1(d)
-        w.mean_log_S = kernels.log_likelihood(w.sums, w.Q, w.log_p)  # 1(e), 1(f)
+        kernels.inputs_of_outputs(p.C, p.H, p.d, contexts, p.shape.direct, c, w.x, w.a, w.z)  # 1(a), 1(b)
+        if self.collectives == "paper" or math.isnan(self.Q):
+            self._find_maximum(w)
+        else:
+            w.Q.fill(self.Q)
+        if not self._forward_outputs(w, own_words):
+            self._find_maximum(w)
+            self._forward_outputs(w, own_words)
         return w
 
+    def _forward_outputs(self, w: Workspace, own_words: np.ndarray) -> bool:
+        """Steps 1(c) to 1(f) with a given Q; False if it was too far off."""
+        self._pass_over_outputs(w, own_words)  # 1(c), 1(d)
+        good, w.mean_log_S = kernels.likelihood_and_gradient(
+            w.sums, w.N, w.R, w.Q, *self._range_of_S, w.log_p, w.dz
+        )  # 1(e), 1(f)
+        return good
+
     def _backward(self, w: Workspace, own_words: np.ndarray, rates: Rates) -> None:
-        """Steps 2(a) to 2(c) up to the gradients: E, step, dL/do and dL/dx; no parameter changes."""
+        """Steps 2(b) and 2(c) up to the gradients: E, step, dL/do and dL/dx; no parameter changes."""
         p = self.parameters
         direct, c = p.shape.direct, p.dtype.type(p.scale)
-        kernels.output_gradient(w.sums, w.N, w.R, w.dz)  # 2(a): dL/dx, dL/da
         if self.collectives != "one":
             self.row.allreduce_sum(w.dz)  # 2(b)
-        kernels.output_step(w.sums, w.z, own_words, rates.biases, rates.outputs, self._E, w.step)  # 2(a)
-        kernels.hidden_gradient(p.H, w.a, w.dz, direct, c, w.do, w.dx)  # 2(c): dL/do, dL/dx
+        kernels.backward(
+            p.H, w.sums, w.z, own_words, w.a, w.dz, direct, c, rates.biases, rates.outputs,
+            self._E, w.step, w.do, w.dx,
+        )  # fmt: skip
 
     def _rates(self, K: int, rate: float) -> Rates:
         """The step sizes of an update of K examples."""
@@ -221,23 +259,17 @@ class Model:
             self.flush()
             self.parameters.fold_scale()
 
-    def _forward_outputs(self, w: Workspace, own_words: np.ndarray) -> None:
-        """1(c) and 1(d), repeated with the true maximum where Q was too far from it."""
-        if self.collectives == "paper" or math.isnan(self.Q):
-            self._find_maximum(w)
-        else:
-            w.Q.fill(self.Q)
-        self._pass_over_outputs(w, own_words)
-        if not kernels.in_range(w.sums, len(own_words), *RANGE_OF_S[self.parameters.dtype]):
-            self._find_maximum(w)
-            self._pass_over_outputs(w, own_words)
-
     def _pass_over_outputs(self, w: Workspace, own_words: np.ndarray) -> None:
         """1(c) for the own units and 1(d), after the pending 2(a)."""
         p, step = self.parameters, self._take_step()
         D, out = p.shape.columns, (w.sums, w.N, w.R)
-        self._output_units(p.O, D, self._E, step, w.z, w.Q, own_words, *out)  # 1(c)
+        self._output_units(p.O, D, self._E, step, w.z, w.Q, own_words, self._turn(), *out)  # 1(c)
         self.row.allreduce_sum(w.payload if self.collectives == "one" else w.sums)  # 1(d)
+
+    def _turn(self) -> bool:
+        """Whether the next pass over O goes upwards: in turn, see :func:`kernels.output_units`."""
+        self.upwards = not self.upwards
+        return self.upwards
 
     def _take_step(self) -> np.ndarray:
         """The step that the next pass over O has to make: the pending one, once, or none."""
@@ -272,7 +304,7 @@ class Model:
     def find_drift(self) -> str | None:
         """Which array, that ranks must hold alike, differs on which ranks. Collective: one allgather."""
         p = self.parameters
-        numbers = np.array([p.scale, self.Q])
+        numbers = np.array([p.scale, self.Q, self.upwards])
         return find_difference(self.comm, {"C": p.C, "H": p.H, "d": p.d, "the scale": numbers})
 
     def log_prob(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
@@ -301,12 +333,10 @@ class Model:
         for first in range(0, len(words), CHUNK):
             part = slice(first, min(first + CHUNK, len(words)))
             own_words = words[part] - np.int32(p.start)
-            kernels.look_up_features(p.C, contexts[part], c, w.x)
-            kernels.hidden_units(p.H, p.d, w.x, c, w.a)
-            kernels.output_inputs(w.a, w.x, direct, c, w.z)
+            kernels.inputs_of_outputs(p.C, p.H, p.d, contexts[part], direct, c, w.x, w.a, w.z)
             w.Q.fill(0.0 if math.isnan(self.Q) else self.Q)
             self._score_outputs(w, own_words, sums)
-            if not kernels.in_range(sums, len(own_words), *RANGE_OF_S[p.dtype]):
+            if not kernels.in_range(sums, len(own_words), *self._range_of_S):
                 self._find_maximum(w)
                 self._score_outputs(w, own_words, sums)
             kernels.log_likelihood(sums, w.Q, log_p[part])

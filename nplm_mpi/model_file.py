@@ -34,7 +34,8 @@ def save_model(
     c = p.dtype.type(p.scale)
     state = None
     if training is not None:
-        state = {**training, "scale": p.scale, "Q": None if math.isnan(model.Q) else model.Q}
+        Q = None if math.isnan(model.Q) else model.Q
+        state = {**training, "scale": p.scale, "Q": Q, "upwards": model.upwards}
         if p.scale != 1:
             state |= {
                 f"stored_{name}": array
@@ -117,6 +118,7 @@ def read_into(model: Model, file: checkpoint.Model) -> None:
     p.scale = state.get("scale", 1.0)
     q = state.get("Q")
     model.Q = math.nan if q is None else q
+    model.upwards = state.get("upwards", True)
     for name, target, start in (
         ("C", p.C, 0), ("H", p.H, 0), ("d", p.d, 0),
         ("U", p.U, p.start), ("W", p.W, p.start), ("b", p.b, p.start),

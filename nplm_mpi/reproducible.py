@@ -88,10 +88,11 @@ class ReproducibleModel(Model):
     def _pass_over_outputs(self, w: Workspace, own_words: np.ndarray) -> None:
         p, D = self.parameters, self.parameters.shape.columns
         blocks, step = self._zeros(*w.payload.shape, dtype=p.dtype), self._take_step()
+        upwards = self._turn()
         for number, rows in self._own_blocks():
             sums, N, R = blocks[number, :2], blocks[number, 2 : 2 + D], blocks[number, 2 + D :]
             words = own_words - np.int32(rows.start)
-            self._output_units(p.O[rows], D, self._E[rows], step, w.z, w.Q, words, sums, N, R)
+            self._output_units(p.O[rows], D, self._E[rows], step, w.z, w.Q, words, upwards, sums, N, R)
         self._add_blocks(blocks, w.payload)
 
     def _score_outputs(self, w: Workspace, own_words: np.ndarray, sums: np.ndarray) -> None:

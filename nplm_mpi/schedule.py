@@ -47,14 +47,14 @@ class Trial:
         self._seconds: dict[str, list[float]] = {name: [] for name in CANDIDATES}
         self._updates = 0
 
-    def update(self, contexts: np.ndarray, words: np.ndarray, rate: float) -> np.ndarray:
-        """As :meth:`Model.update`. Collective; one Allreduce more when all have been tried."""
+    def updates(self, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray) -> np.ndarray:
+        """As :meth:`Model.updates`. Collective; one Allreduce more when all have been tried."""
         if self.chosen:
-            return self.model.update(contexts, words, rate)
+            return self.model.updates(contexts, words, rates)
         name = CANDIDATES[self._updates % len(CANDIDATES)]
         self.model.collectives = name
         start = time.perf_counter()
-        log_p = self.model.update(contexts, words, rate)
+        log_p = self.model.updates(contexts, words, rates)
         self._seconds[name].append(time.perf_counter() - start)
         self._updates += 1
         if self._updates == TRIALS * len(CANDIDATES):

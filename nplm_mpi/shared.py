@@ -84,7 +84,7 @@ class SharedModel(Model):
         self.alone = Model(serial(), p, batch)
         self._E = self.alone._E
         self.writes_rows = comm.is_root
-        self.examples_per_call = comm.size * batch * max(1, ROUND // batch)
+        self.examples_per_update = comm.size * batch * max(1, ROUND // batch)
         self.loss = {"b": Loss(), "d": Loss()}
 
     def own_examples(self, count: int) -> slice:

@@ -121,9 +121,9 @@ class Training:
         self.config, self.corpus, self.model, self.out, self.state = config, corpus, model, out, state
         self.comm: Comm = model.comm
         self.listen, self.signals = listen, signals
-        self.update = model.update
+        self.updates = model.updates
         if config.training.collectives == "auto" and on_several_machines(model):
-            self.update = Trial(model).update
+            self.updates = Trial(model).updates
         self.unsaved: set[str] = set()
         self.cost = SavingCost()
         self.examples_before = state.examples
@@ -132,7 +132,11 @@ class Training:
         limit = config.training.max_examples
         self.per_epoch = len(self.parts["train"]) if limit < 0 else min(limit, len(self.parts["train"]))
         self.started = time.perf_counter() - state.seconds
-        self.pulse = Pulse(self.comm, config.output.checkpoint_every, config.output.log_every, signals)
+        output = config.output
+        self.pulse = Pulse(
+            self.comm, output.checkpoint_every, output.log_every, signals, model.updates_per_call
+        )
+        self.pulse.last_updates = state.updates
 
     def _examples(self, part: str, complete: bool) -> Examples:
         start, stop = self.corpus.parts[part]
@@ -179,24 +183,31 @@ class Training:
         """The updates from the current position to the end of the epoch."""
         state, settings = self.state, self.config.training
         key = shuffle_key(settings.seed, state.epoch) if settings.shuffle else None
+        K = self.model.examples_per_update
         for contexts, words in self.parts["train"].batches(
-            self.model.examples_per_call, state.position, self.per_epoch, key
+            K * self.pulse.updates_per_call, state.position, self.per_epoch, key
         ):
-            rate = settings.lr / (1 + settings.lr_decay * state.examples)
-            self.count(self.update(contexts, words, rate))
+            rates = self.rate(state.examples + np.arange(0, len(words), K))
+            self.count(self.updates(contexts, words, rates), len(rates))
             if self.pulse.due(state.updates):
                 self.log_and_save()
 
-    def count(self, log_p: np.ndarray) -> None:
-        """Add one update's examples to the epoch's score."""
-        state, gained = self.state, float(log_p.sum())
-        if not math.isfinite(gained):
-            first = state.position + int(np.argmin(np.isfinite(log_p))) + 1
-            raise NonFinite(f"the log likelihood of example {first} of epoch {state.epoch + 1} is {gained}")
-        state.log_likelihood += gained
+    def rate(self, examples: Any) -> Any:
+        """eps after so many examples (section 4)."""
+        return self.config.training.lr / (1 + self.config.training.lr_decay * examples)
+
+    def count(self, log_p: np.ndarray, updates: int) -> None:
+        """Add the examples of some updates to the epoch's score."""
+        state, finite = self.state, np.isfinite(log_p)
+        if not finite.all():
+            i = int(np.argmin(finite))
+            where = f"example {state.position + i + 1} of epoch {state.epoch + 1}"
+            raise NonFinite(f"the log likelihood of {where} is {log_p[i]}")
+        # One after another: the same sum however many updates are made at a time.
+        state.log_likelihood = float(np.cumsum(np.append(state.log_likelihood, log_p))[-1])
         state.position += len(log_p)
         state.examples += len(log_p)
-        state.updates += 1
+        state.updates += updates
 
     def log_and_save(self) -> None:
         """Between two updates: what the pulse says is due."""
@@ -231,7 +242,7 @@ class Training:
 
     def log(self, event: str, **more: Any) -> None:
         """Tell the listener and, on rank 0, metrics.jsonl where the run is."""
-        state, settings = self.state, self.config.training
+        state = self.state
         elapsed = time.perf_counter() - self.started
         communication = self.comm.seconds
         entry = {
@@ -240,7 +251,7 @@ class Training:
             "updates": state.updates,
             "epoch": state.epoch + (state.position / self.per_epoch if self.per_epoch else 0),
             "train_perplexity": state.train_perplexity,
-            "learning_rate": settings.lr / (1 + settings.lr_decay * state.examples),
+            "learning_rate": self.rate(state.examples),
             "seconds": elapsed,
             **self.pulse.rates(state.examples, communication),
             **more,
@@ -338,9 +349,13 @@ class Pulse:
     log_every : float
         Seconds.
     signals : Signals
+    updates_per_call : int
+        How many updates are made at a time, if that suits ``save_every``.
 
     Attributes
     ----------
+    updates_per_call : int
+        How many are to be made.
     log, save : bool
         What is due.
     level : int
@@ -352,22 +367,29 @@ class Pulse:
     # nobody may count on the next ones being as fast as the last.
     LONGEST_STRIDE = 64
 
-    def __init__(self, comm: Comm, save_every: str, log_every: float, signals: Signals) -> None:
+    def __init__(
+        self, comm: Comm, save_every: str, log_every: float, signals: Signals, updates_per_call: int = 1
+    ) -> None:
         self.comm, self.log_every, self.signals = comm, log_every, signals
         self.save_every, self.save_unit = parse_interval(save_every)
         self.log = self.save = False
         self.level = 0
-        self.stride = 1
+        self.stride = self.last_updates = 0
+        self.updates_per_call = updates_per_call
+        if self.save_unit == "updates":  # a call must end where a checkpoint is due
+            self.updates_per_call = math.gcd(updates_per_call, int(self.save_every))
         self.last_log = self.last_save = self.last_beat = time.perf_counter()
         self.marked = (0, 0.0, self.last_beat)
 
     def due(self, updates: int) -> bool:
         """Whether anything is to be done after this many updates. Collective at some of them."""
         counted = self.save_unit == "updates" and updates % self.save_every == 0
-        if updates % self.stride and not counted:
+        done = updates - self.last_updates
+        if done < self.stride and not counted:
             return False
         now = time.perf_counter()
-        per_update = (now - self.last_beat) / self.stride
+        per_update = (now - self.last_beat) / done
+        self.last_updates = updates
         wishes = np.array(
             [
                 self.comm.is_root and now - self.last_log >= self.log_every,

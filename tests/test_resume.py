@@ -38,9 +38,9 @@ def train_to_update(comm, updates, *options):
 
     real = Training.count
 
-    def count(self, log_p):
-        real(self, log_p)
-        if self.state.updates == updates:
+    def count(self, *made):
+        real(self, *made)
+        if self.state.updates >= updates:
             raise Death
 
     Training.count = count
@@ -56,10 +56,10 @@ def signal_at_update(comm, updates, level, *options):
     """``train``, with a signal on the last rank after so many updates."""
     real = Training.count
 
-    def count(self, log_p):
-        real(self, log_p)
+    def count(self, *made):
+        real(self, *made)
         self.pulse.stride = 1
-        if self.state.updates == updates and comm.rank == comm.size - 1:
+        if self.state.updates >= updates and comm.rank == comm.size - 1:
             self.signals.level = level
 
     Training.count = count

@@ -28,7 +28,7 @@ def tried(setting: Setting, slow: str) -> tuple[Trained, str | None, str | None]
     nplm_mpi.schedule.time = type("clock", (), {"perf_counter": staticmethod(perf_counter)})
 
     for update, (contexts, words, rate) in enumerate(setting.batches()):
-        log_p.extend(trial.update(contexts, words, rate))
+        log_p.extend(trial.updates(contexts, words, np.array([rate])))
         if update == 2 * TRIALS - 2:
             during = trial.chosen
     return read(model, log_p), during, trial.chosen
