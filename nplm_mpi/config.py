@@ -138,6 +138,7 @@ class TrainingConfig:
         "RxC: R rows of C ranks; the rows share each mini-batch, the ranks of a row the vocabulary "
         "(default, or '': one row of all ranks)",
     )
+    threads: int = option(1, "threads of each rank, for large slices of the vocabulary")
     reproducible: bool = option(False, "bitwise the same model for every number of ranks (slower)")
 
     def __post_init__(self) -> None:
@@ -157,6 +158,13 @@ class TrainingConfig:
             not (self.grid and self.parallel == "shared"),
             f"--grid {self.grid}: ranks that share memory form no grid; leave --grid or --parallel away",
         )
+        require(self.threads >= 1, f"--threads {self.threads}: give 1 or more")
+        for name, value in (("grid", self.grid), ("parallel shared", self.parallel == "shared"),
+                            ("reproducible", self.reproducible)):  # fmt: skip
+            require(
+                self.threads == 1 or not value,
+                f"--threads {self.threads} does not go with --{name}; start as many ranks instead",
+            )
         if self.grid:
             rows, _ = parse_grid(self.grid)
             require(

@@ -9,6 +9,7 @@ from nplm_mpi.partition import Partition
 from nplm_mpi.rapid import RapidModel
 from nplm_mpi.reproducible import ReproducibleModel, partition_in_blocks
 from nplm_mpi.shared import SharedModel
+from nplm_mpi.threads import ThreadedModel, check_threads
 
 
 def new_model(
@@ -22,6 +23,7 @@ def new_model(
     grid: str = "",
     reproducible: bool = False,
     parallel: str = "vocabulary",
+    threads: int = 1,
 ) -> Model:
     """A model with zeros for parameters. Collective.
 
@@ -35,12 +37,15 @@ def new_model(
         See :mod:`nplm_mpi.reproducible`; for one row only.
     parallel : {"vocabulary", "shared"}
         Sections 3.2 and 3.1.
+    threads : int
+        Per rank, for one row only.
 
     Raises
     ------
     UserError
-        If the grid does not have as many places as there are ranks, reproducible sums
-        have fewer blocks, or ranks on several machines are to share memory.
+        If there are more threads than cores, the grid does not have as many places as there
+        are ranks, reproducible sums have fewer blocks, or ranks on several machines are to
+        share memory.
     """
     if parallel == "shared":
         return SharedModel(comm, shape, V, dtype, batch, decay)
@@ -50,6 +55,9 @@ def new_model(
     rows, columns = shape_of_grid(grid, comm.size) if grid else (1, comm.size)
     if rows == 1:
         p = Parameters(shape, V, Partition(V, columns), comm.rank, dtype)
+        if threads > 1:
+            check_threads(comm, threads)
+            return ThreadedModel(comm, p, batch, decay, collectives, threads)
         sums = comm.shared_sums() if collectives == "one" else None
         if sums:
             return RapidModel(comm, p, sums, batch, decay)

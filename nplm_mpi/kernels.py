@@ -41,7 +41,6 @@ from nplm_mpi.fast_exp import exp, tanh
 from nplm_mpi.microkernels import (
     add_product,
     set_exp_product,
-    set_product,
     step_and_product,
     use_full_registers,
     weighted_sum,
@@ -148,7 +147,7 @@ def output_units(O, D, E, step, z, Q, words, upwards, sums, N, R):
     V, K = O.shape[0], z.shape[1]
     N[:, :] = 0
     s = np.zeros(K, np.float64)
-    tile_sum = np.empty(K, O.dtype)
+    tile_sum = np.empty_like(Q)
     rows = rows_per_tile(O, K)
     tiles = -(-V // rows)
     for tile in range(tiles):
@@ -241,7 +240,8 @@ def largest_outputs(O, D, z, Q):
     y = np.empty((rows, K), O.dtype)
     for start in range(0, V, rows):
         count = min(rows, V - start)
-        set_product(O[start : start + count], z[:D], y[:count])
+        y[:] = 0
+        add_product(O[start : start + count], False, z[:D], y[:count])
         for j in range(count):
             for k in range(K):
                 Q[k] = max(Q[k], y[j, k])
@@ -257,11 +257,11 @@ def output_scores(O, D, z, Q, words, sums):
     sums[:, :] = 0
     rows = rows_per_tile(O, K)
     e = np.empty((rows, K), O.dtype)
-    tile_sum = np.empty(K, O.dtype)
+    tile_sum = np.empty_like(Q)
     for start in range(0, V, rows):
         count = min(rows, V - start)
         tile_sum[:] = 0
-        set_exp_product(O[start : start + count], z[:D], Q, e[:count], tile_sum)
+        set_exp_product(O[start : start + count], z[:D], Q, e[:count, :K], tile_sum)
         sums[0] += tile_sum
     for k in range(words.shape[0]):
         w = words[k]

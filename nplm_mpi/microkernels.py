@@ -32,7 +32,7 @@ elif _FEATURES.get("avx2"):
 else:
     VECTOR_BYTES, ROWS = 16, {1: 24, 2: 12, 3: 8, 4: 6}
 
-ADD, SET, EXP = 0, 1, 2
+ADD, EXP = 0, 1
 _LLVM = {types.float32: (ir.FloatType(), 4), types.float64: (ir.DoubleType(), 8)}
 
 
@@ -94,7 +94,7 @@ def _exp(builder, x, vector):
 
 
 def _block(R: int, NV: int, kind: int):
-    """The product of one block of R rows and NV vectors, as a numba function."""
+    """The product of one block of R rows and NV vectors, to be called in a numba function."""
 
     @intrinsic
     def block(typingctx, like, n, a, a_row, a_column, b, b_row, c, c_row, q, s):
@@ -166,11 +166,7 @@ def _block(R: int, NV: int, kind: int):
 
         return signature, codegen
 
-    @numba.njit(nogil=True)
-    def run(like, n, a, a_row, a_column, b, b_row, c, c_row, q, s):
-        block(like, n, a, a_row, a_column, b, b_row, c, c_row, q, s)
-
-    return run
+    return block
 
 
 def _blocks(NV: int, kind: int):
@@ -221,7 +217,13 @@ def _product(kind: int):
     return run
 
 
-_add, _set, _exp_product = _product(ADD), _product(SET), _product(EXP)
+_add, _exp_product = _product(ADD), _product(EXP)
+
+
+@numba.njit(nogil=True)
+def _address(array):
+    """Of an array's first element, in one type for all callers: with each other one all is compiled again."""
+    return np.intp(array.ctypes.data)
 
 
 @numba.njit(nogil=True)
@@ -239,26 +241,24 @@ def add_product(A, transposed, B, C):
     if transposed:
         row, column = column, row
     _add(
-        A.dtype.type(0), C.shape[0], C.shape[1] * C.itemsize // VECTOR_BYTES, B.shape[0], A.ctypes.data, row,
-        column, B.ctypes.data, B.strides[0], C.ctypes.data, C.strides[0], 0, 0,
+        A.dtype.type(0), C.shape[0], C.shape[1] * C.itemsize // VECTOR_BYTES, B.shape[0], _address(A), row,
+        column, _address(B), B.strides[0], _address(C), C.strides[0], np.intp(0), np.intp(0),
     )  # fmt: skip
 
 
 @numba.njit(nogil=True)
 def set_product(A, B, C):
     """C = A B; arrays as in :func:`add_product`."""
-    _set(
-        A.dtype.type(0), C.shape[0], C.shape[1] * C.itemsize // VECTOR_BYTES, B.shape[0], A.ctypes.data,
-        A.strides[0], A.itemsize, B.ctypes.data, B.strides[0], C.ctypes.data, C.strides[0], 0, 0,
-    )  # fmt: skip
+    C[:, :] = 0
+    add_product(A, False, B, C)
 
 
 @numba.njit(nogil=True)
 def _set_exp_product32(A, B, Q, C, total):
     _exp_product(
-        A.dtype.type(0), C.shape[0], C.shape[1] * C.itemsize // VECTOR_BYTES, B.shape[0], A.ctypes.data,
-        A.strides[0], A.itemsize, B.ctypes.data, B.strides[0], C.ctypes.data, C.strides[0], Q.ctypes.data,
-        total.ctypes.data,
+        A.dtype.type(0), C.shape[0], C.shape[1] * C.itemsize // VECTOR_BYTES, B.shape[0], _address(A),
+        A.strides[0], A.itemsize, _address(B), B.strides[0], _address(C), C.strides[0], _address(Q),
+        _address(total),
     )  # fmt: skip
 
 

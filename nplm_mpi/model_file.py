@@ -87,6 +87,7 @@ def load_model(
     grid: str = "",
     reproducible: bool = False,
     parallel: str = "vocabulary",
+    threads: int = 1,
 ) -> tuple[Model, Vocabulary, checkpoint.Model]:
     """The model in a file, its rows dealt to the ranks of ``comm``. Collective.
 
@@ -106,7 +107,7 @@ def load_model(
     file = checkpoint.open_model(path)
     shape, V = file.config.model, len(file.vocabulary_words)
     dtype = file.config.training.dtype
-    model = new_model(comm, shape, V, dtype, batch, decay, collectives, grid, reproducible, parallel)
+    model = new_model(comm, shape, V, dtype, batch, decay, collectives, grid, reproducible, parallel, threads)
     read_into(model, file)
     return model, Vocabulary(file.vocabulary_words, file.counts), file
 

@@ -49,8 +49,8 @@ def rapid_updates(
         The step that O has yet to take.
     contexts, words : (updates x K, n-1), (updates x K,) arrays
         The words as rows of O.
-    one : bool
-        Whether K = 1, with the kernels for it.
+    one : True or None
+        True if K = 1, with the kernel for it.  None is a type, too: only one is compiled.
     rates : (updates, 4) array
         eps; that of the weights; that of the outputs; c before the update.
     limits : (2,) array
@@ -89,10 +89,10 @@ def rapid_updates(
         kernels.inputs_of_outputs(C, H, d, some, direct, c, x, a, z)
         q[:] = Q
         upwards = not upwards
-        if one:
-            kernels.output_units_of_one(O, D, E, pending, z, q, own, upwards, sums, N, R)
-        else:
+        if one is None:
             kernels.output_units(O, D, E, pending, z, q, own, upwards, sums, N, R)
+        else:
+            kernels.output_units_of_one(O, D, E, pending, z, q, own, upwards, sums, N, R)
         start = seconds(room)
         sum_over_ranks(flat, slots, marks, place)
         spent += seconds(room) - start
@@ -163,7 +163,7 @@ class RapidModel(Model):
         w, shared = self._workspace(K), self._shared
         made, Q, self.upwards, spent = rapid_updates(
             p.C, p.H, p.d, p.O, self._E, self._take_step(), contexts[part], words[part] - np.int32(p.start),
-            p.shape.direct, K == 1, steps, np.array(self._range_of_S),
+            p.shape.direct, True if K == 1 else None, steps, np.array(self._range_of_S),
             (w.x, w.a, w.z, w.dz, w.do, w.dx, w.step, w.Q, w.payload), self.Q, self.upwards,
             shared.slots[p.dtype], shared.marks, shared.place, log_p[part],
         )  # fmt: skip

@@ -99,7 +99,7 @@ def _sum_piece(numbers, slots, marks, place):
     own[rank, :count] = numbers
     _meet(marks, rank, mark + 1, looks)
     if ranks == 2 or ranks * count * numbers.itemsize <= ALL_BY_ALL:
-        _add(own, 0, count, numbers)
+        _add(own, np.intp(0), count, numbers)
     else:
         first, last = count * rank // ranks, count * (rank + 1) // ranks
         _add(own, first, last, numbers[first:last])

@@ -15,6 +15,7 @@ import psutil
 from nplm_mpi import __version__, checkpoint, cli, tensorboard_log
 from nplm_mpi.arguments import Parser, add_config_options, build_config
 from nplm_mpi.comm import Comm
+from nplm_mpi.compiling import WORDS, compile_kernels
 from nplm_mpi.config import Config, parse_grid
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
 from nplm_mpi.costs import Layout, memory_warning
@@ -91,6 +92,7 @@ def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -
     with cli.same_on_all_ranks():
         check_long_enough(corpus, config.model.order)
     warn_of_memory(comm, config, len(corpus.vocabulary))
+    compiling = compile_kernels(comm, lambda alone: build(alone, config, WORDS))
     model, state = (
         resume(comm, config, corpus, found.path) if found and found.path else start(comm, config, corpus)
     )
@@ -102,7 +104,7 @@ def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -
         Display(total, comm.is_root) as display,
         tensorboard_log.beside(display, out / "tensorboard", tensorboard) as listen,
     ):
-        for line in describe(comm, config, corpus):
+        for line in describe(comm, config, corpus, compiling):
             display.say(line)
         training = Training(config, corpus, model, out, state, listen, signals)
         if found:
@@ -124,6 +126,7 @@ def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -
         **results,
         "words_per_second": training.trained_here / trained if trained > 0 else 0.0,
         "seconds_starting": ready - started,
+        "seconds_compiling": compiling,
         "seconds_training": trained,
         "seconds_communication": comm.seconds - talked,
         "seconds_saving": training.cost.seconds,
@@ -164,10 +167,10 @@ def warn_of_memory(comm: Comm, config: Config, V: int) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[Model, State]:
-    """A fresh model and state. Collective."""
-    settings, V = config.training, len(corpus.vocabulary)
-    model = new_model(
+def build(comm: Comm, config: Config, V: int) -> Model:
+    """The model that the configuration asks for; for a single rank always one row. Collective."""
+    settings = config.training
+    return new_model(
         comm,
         config.model,
         V,
@@ -175,10 +178,17 @@ def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[Model, State]:
         settings.batch,
         settings.weight_decay,
         collectives(config),
-        settings.grid,
+        settings.grid if comm.size > 1 else "",
         settings.reproducible,
-        settings.parallel,
+        settings.parallel if comm.size > 1 else "vocabulary",
+        settings.threads,
     )
+
+
+def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[Model, State]:
+    """A fresh model and state. Collective."""
+    settings = config.training
+    model = build(comm, config, len(corpus.vocabulary))
     log_unigram = unigram_log_probs(corpus.vocabulary.counts) if settings.init_bias == "unigram" else None
     model.parameters.initialize(settings.seed, log_unigram, corpus.vocabulary.bos)
     return model, State()
@@ -203,6 +213,7 @@ def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[Mode
         settings.grid,
         settings.reproducible,
         settings.parallel,
+        settings.threads,
     )
     with file:
         saved = file.training or {}
@@ -253,7 +264,7 @@ def len_of_epoch(config: Config, corpus: Corpus) -> int:
     return stop - start if limit < 0 else min(limit, stop - start)
 
 
-def describe(comm: Comm, config: Config, corpus: Corpus) -> list[str]:
+def describe(comm: Comm, config: Config, corpus: Corpus, compiling: float) -> list[str]:
     """The lines that open a run."""
     shape, about, V = config.model, corpus.describe(), len(corpus.vocabulary)
     direct = "with" if shape.direct else "without"
@@ -263,8 +274,9 @@ def describe(comm: Comm, config: Config, corpus: Corpus) -> list[str]:
         f"{about['types']:,} types, V = {V:,} (merged: {about['merged_rule']})",
         f"network n={shape.order} m={shape.features} h={shape.hidden} {direct} direct connections: "
         f"{shape.count_parameters(V):,} parameters, {config.training.dtype}",
-        f"{comm.size} ranks x 1 thread on {os.cpu_count()} cores "
-        f"(numba {numba.__version__}); K={config.training.batch}",
+        f"{comm.size} ranks x {config.training.threads} thread{'s' * (config.training.threads > 1)} "
+        f"on {os.cpu_count()} cores (numba {numba.__version__}); K={config.training.batch}",
+        f"compiled code ready after {compiling:.1f} s",
     ]
 
 

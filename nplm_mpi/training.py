@@ -136,7 +136,7 @@ class Training:
         self.pulse = Pulse(
             self.comm, output.checkpoint_every, output.log_every, signals, model.updates_per_call
         )
-        self.pulse.last_updates = state.updates
+        self.pulse.begin(state.updates, state.examples)
 
     def _examples(self, part: str, complete: bool) -> Examples:
         start, stop = self.corpus.parts[part]
@@ -380,6 +380,11 @@ class Pulse:
             self.updates_per_call = math.gcd(updates_per_call, int(self.save_every))
         self.last_log = self.last_save = self.last_beat = time.perf_counter()
         self.marked = (0, 0.0, self.last_beat)
+
+    def begin(self, updates: int, examples: int) -> None:
+        """Count from here, where a run begins or goes on."""
+        self.last_updates = updates
+        self.marked = (examples, self.comm.seconds, time.perf_counter())
 
     def due(self, updates: int) -> bool:
         """Whether anything is to be done after this many updates. Collective at some of them."""
