@@ -6,8 +6,8 @@ rank copies its numbers into the shared memory, says so, waits until all have, a
 them up in the order of the ranks; with many ranks or numbers, each adds up a part and
 all wait once more.
 
-A wait spins for a moment and then gives the core away between looks, so that more ranks
-than cores are slow and not stuck.  Where another rank has failed, the launcher ends this
+A wait spins for a moment, then gives the core away between looks, and in the end sleeps
+between them: more ranks than cores, or other programs on them, make it slow and not stuck.  Where another rank has failed, the launcher ends this
 one: nobody waits here for ever in a job that is ending.
 
 No function here communicates otherwise, and none knows MPI.
@@ -24,10 +24,13 @@ from numba.extending import intrinsic
 ALL_BY_ALL = 1 << 15
 # Looks before the core is given away: about 20 microseconds.
 LOOKS = 5000
+# Looks after which to sleep between them, and for how many microseconds.
+PATIENCE, NAP = 2000, 50
 # A number of 8 bytes per cache line.
 LINE = 8
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
+_sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
 @intrinsic
@@ -62,7 +65,9 @@ def _meet(marks, rank, mark, looks):
         looked = 0
         while _look(place) < mark:
             looked += 1
-            if looked > looks:
+            if looked > looks + PATIENCE:
+                _sleep(np.uint32(NAP))
+            elif looked > looks:
                 _yield()
 
 
