@@ -208,6 +208,8 @@ class Training:
         state.position += len(log_p)
         state.examples += len(log_p)
         state.updates += updates
+        if self.trained_here == len(log_p):
+            self.pulse.mark(state.examples)  # the first update compiles: speed is counted from here
 
     def log_and_save(self) -> None:
         """Between two updates: what the pulse says is due."""
@@ -244,7 +246,6 @@ class Training:
         """Tell the listener and, on rank 0, metrics.jsonl where the run is."""
         state = self.state
         elapsed = time.perf_counter() - self.started
-        communication = self.comm.seconds
         entry = {
             "event": event,
             "examples": state.examples,
@@ -253,7 +254,7 @@ class Training:
             "train_perplexity": state.train_perplexity,
             "learning_rate": self.rate(state.examples),
             "seconds": elapsed,
-            **self.pulse.rates(state.examples, communication),
+            **self.pulse.rates(state.examples),
             **more,
         }
         self.listen(event, entry)
@@ -379,7 +380,12 @@ class Pulse:
         if self.save_unit == "updates":  # a call must end where a checkpoint is due
             self.updates_per_call = math.gcd(updates_per_call, int(self.save_every))
         self.last_log = self.last_save = self.last_beat = time.perf_counter()
-        self.marked = (0, 0.0, self.last_beat)
+        self.mark(0)
+
+    def mark(self, examples: int) -> None:
+        """Count speed, and the time until the next log line, from now."""
+        self.last_log = time.perf_counter()
+        self.marked = (examples, self.comm.seconds, self.last_log)
 
     def begin(self, updates: int, examples: int) -> None:
         """Count from here, where a run begins or goes on."""
@@ -420,16 +426,15 @@ class Pulse:
         if level[0]:
             raise Interrupted(int(level[0]))
 
-    def rates(self, examples: int, communication: float) -> dict[str, float]:
+    def rates(self, examples: int) -> dict[str, float]:
         """Words per second and seconds spent since the last call."""
-        now = time.perf_counter()
         before, talked, then = self.marked
-        self.marked = (examples, communication, now)
-        span = max(now - then, 1e-9)
+        self.marked = (examples, self.comm.seconds, time.perf_counter())
+        span, communication = max(self.marked[2] - then, 1e-9), self.marked[1] - talked
         return {
             "words_per_second": (examples - before) / span,
-            "seconds_compute": span - (communication - talked),
-            "seconds_communication": communication - talked,
+            "seconds_compute": span - communication,
+            "seconds_communication": communication,
         }
 
 

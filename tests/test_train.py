@@ -224,3 +224,13 @@ def test_presets_set_what_the_paper_used_and_options_beside_them_win(tmp_path, p
     assert f"  {option}: {str(value).lower()}" in lines
     assert "  features: 2" in lines
     assert "  batch: 1" in lines
+
+
+def test_the_speed_counts_what_was_trained_since_and_not_the_compilation(tmp_path):
+    for epochs, more in ((1, ()), (2, ("--resume",))):
+        options = (*TINY, "--batch", 16) if not more else ()
+        succeed("train", *options, "--epochs", epochs, "--out", "run", *more, cwd=tmp_path)
+    first, second = [entry for entry in read_metrics(tmp_path / "run") if entry["event"] == "epoch"]
+    for entry, examples in ((first, first["examples"]), (second, second["examples"] - first["examples"])):
+        seconds = entry["seconds_compute"] + entry["seconds_communication"]
+        assert entry["words_per_second"] * seconds == pytest.approx(examples - 16)
