@@ -5,14 +5,13 @@ mpirun -n 2 python -m benchmarks.reproducible --out benchmarks/results/reproduci
 
 import argparse
 import json
-import os
-import platform
 import time
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks.reports import circumstances
 from nplm_mpi.comm import Comm, world
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.grid import new_model
@@ -71,10 +70,7 @@ def main() -> None:
                 "slowdown": round(plain / fixed, 2),
             }
     if comm.is_root:
-        about = {
-            "command": f"mpirun -n {comm.size} python -m benchmarks.reproducible",
-            "date": time.strftime("%Y-%m-%d"),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        about = circumstances("benchmarks.reproducible", comm.size) | {
             "ranks": comm.size,
             "networks": figures,
         }

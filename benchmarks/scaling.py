@@ -12,19 +12,18 @@ cores are refused: that would measure the operating system.
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from benchmarks.reports import add_network_arguments, circumstances, network, write_report
 from benchmarks.slow_network import measure
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig, preset
+from nplm_mpi.config import ModelConfig
 
 PAPER_SHARE = 1 / 15
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,10 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--preset", default="mlp9", help="shape of the network (default: %(default)s)")
-    parser.add_argument(
-        "--V", type=int, default=16_383, help="words (default: %(default)s, the paper's Brown)"
-    )
+    add_network_arguments(parser)
     parser.add_argument("--batches", default="1,64", help="values of K (default: %(default)s)")
     parser.add_argument("--ranks", type=int, help="ranks to start (default: one per core)")
     parser.add_argument("--json", action="store_true", help="print the measurements only")
@@ -133,26 +129,16 @@ def main() -> None:
         sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
     world = communication.world()
     refuse_oversubscription(world)
-    names = ("order", "features", "hidden", "direct")
-    shape = ModelConfig(**{k: v for k, v in preset(arguments.preset).items() if k in names})
+    shape = network(arguments.preset)
     with threadpool_limits(1):
         rows = measure_all(world, shape, arguments.V, [int(K) for K in arguments.batches.split(",")])
     if not world.is_root:
         return
-    head = {
-        "command": " ".join(["python -m benchmarks.scaling", *sys.argv[1:]]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-    }
+    head = circumstances("benchmarks.scaling", world.size)
     print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
     if arguments.out:
         folder = Path(arguments.out)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "scaling.json").write_text(json.dumps({**head, "rows": rows}, indent=1))
-        (folder / "scaling.md").write_text(
-            "".join(f"{key}: {value}  \n" for key, value in head.items()) + "\n" + table(rows) + "\n"
-        )
+        write_report(folder, "scaling", head, rows, table(rows))
         draw(rows, folder / "scaling.png")
 
 

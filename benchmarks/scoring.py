@@ -18,16 +18,14 @@ by one with Zipf's frequencies: natural text repeats its contexts more.
 
 import argparse
 import json
-import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numba
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks.reports import circumstances
 from nplm_mpi import kernels
 from nplm_mpi.comm import serial
 from nplm_mpi.config import ModelConfig
@@ -47,16 +45,6 @@ NETWORKS = {
     "mlp9": (17_907, 5, 30, 100, False),
     "mlp1": (17_907, 5, 60, 50, True),
 }
-
-
-def processor() -> str:
-    """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def best(function: Callable[[], object], repeats: int = 3) -> float:
@@ -135,15 +123,7 @@ def main() -> None:
             flush=True,
         )
     if arguments.out:
-        about = {
-            "command": " ".join(["python -m benchmarks.scoring", *arguments.networks]),
-            "date": time.strftime("%Y-%m-%d"),
-            "machine": f"{processor()}, {os.cpu_count()} cores, one used",
-            "versions": {
-                "python": platform.python_version(),
-                "numpy": np.__version__,
-                "numba": numba.__version__,
-            },
+        about = circumstances("benchmarks.scoring") | {
             "unit": "words per second of processor time",
             "networks": {
                 name: {

@@ -13,21 +13,20 @@ measured updates and Allreduces.
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks.reports import add_network_arguments, circumstances, network, write_report
 from benchmarks.slow_hosts import SlowHosts
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig, preset
+from nplm_mpi.config import ModelConfig
 from nplm_mpi.costs import Layout, communication_seconds, messages
 from nplm_mpi.distribution import new_model
 from nplm_mpi.measure import Profile, measure_network, seconds_per_call
@@ -164,18 +163,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--preset", default="mlp9", help="shape of the network (default: %(default)s)")
-    parser.add_argument(
-        "--V", type=int, default=16_383, help="words (default: %(default)s, the paper's Brown)"
-    )
+    add_network_arguments(parser)
     parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
     parser.add_argument("--delays", default=",".join(map(str, DELAYS)), help="microseconds one way")
     parser.add_argument("--here", action="store_true", help="on the launcher's ranks, without emulation")
     parser.add_argument("--json", action="store_true", help="print the measurements only")
     parser.add_argument("--out", help="folder for slow_network.json, .md and .png")
     arguments = parser.parse_args()
-    names = ("order", "features", "hidden", "direct")
-    shape = ModelConfig(**{k: v for k, v in preset(arguments.preset).items() if k in names})
+    shape = network(arguments.preset)
     if arguments.here:
         batches = [int(K) for K in arguments.batches.split(",")]
         rows = measure_here(shape, arguments.V, batches)
@@ -186,20 +181,11 @@ def main() -> None:
     passed_on = ["--preset", arguments.preset, "--V", str(arguments.V), "--batches", arguments.batches]
     for delay in arguments.delays.split(","):
         rows += measure_emulated(int(delay), passed_on)
-    head = {
-        "command": "python -m benchmarks.slow_network " + " ".join(sys.argv[1:]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {platform.processor() or platform.system()}",
-        "python": platform.python_version(),
-    }
+    head = circumstances("benchmarks.slow_network")
     print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
     if arguments.out:
         folder = Path(arguments.out)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "slow_network.json").write_text(json.dumps({**head, "rows": rows}, indent=1))
-        (folder / "slow_network.md").write_text(
-            "".join(f"{key}: {value}  \n" for key, value in head.items()) + "\n" + table(rows) + "\n"
-        )
+        write_report(folder, "slow_network", head, rows, table(rows))
         draw(rows, folder / "slow_network.png")
 
 

@@ -56,42 +56,34 @@ N, T = ord("N"), ord("T")
 
 
 @numba.njit(nogil=True, inline="always")
+def _add_matmul(A, A_letter, B, B_letter, r, beta, C):
+    """C = beta C + A B, each as it is or transposed.
+
+    To Fortran rows are columns, so it is told C' = beta C' + B' A'.
+    """
+    real, item = C.dtype.type, C.itemsize
+    _gemm(
+        B_letter, A_letter, C.shape[1], C.shape[0], r, real(1.0), B.ctypes.data, B.strides[0] // item,
+        A.ctypes.data, A.strides[0] // item, real(beta), C.ctypes.data, C.strides[0] // item,
+    )  # fmt: skip
+
+
+@numba.njit(nogil=True, inline="always")
 def add_matmul_nt(A, B, beta, C):
     """C = beta C + A B' for A (p, r), B (q, r), C (p, q) with contiguous rows.
 
     Shapes are those of the views; the distance between rows may be larger.
     """
-    real = C.dtype.type
-    item = C.itemsize
-    p, r = A.shape
-    q = B.shape[0]
-    _gemm(
-        T, N, q, p, r, real(1.0), B.ctypes.data, B.strides[0] // item, A.ctypes.data, A.strides[0] // item,
-        real(beta), C.ctypes.data, C.strides[0] // item,
-    )  # fmt: skip
+    _add_matmul(A, N, B, T, A.shape[1], beta, C)
 
 
 @numba.njit(nogil=True, inline="always")
 def add_matmul_tn(A, B, beta, C):
     """C = beta C + A' B for A (r, p), B (r, q), C (p, q) with contiguous rows."""
-    real = C.dtype.type
-    item = C.itemsize
-    r, p = A.shape
-    q = B.shape[1]
-    _gemm(
-        N, T, q, p, r, real(1.0), B.ctypes.data, B.strides[0] // item, A.ctypes.data, A.strides[0] // item,
-        real(beta), C.ctypes.data, C.strides[0] // item,
-    )  # fmt: skip
+    _add_matmul(A, T, B, N, A.shape[0], beta, C)
 
 
 @numba.njit(nogil=True, inline="always")
 def add_matmul_nn(A, B, beta, C):
     """C = beta C + A B for A (p, r), B (r, q), C (p, q) with contiguous rows."""
-    real = C.dtype.type
-    item = C.itemsize
-    p, r = A.shape
-    q = B.shape[1]
-    _gemm(
-        N, N, q, p, r, real(1.0), B.ctypes.data, B.strides[0] // item, A.ctypes.data, A.strides[0] // item,
-        real(beta), C.ctypes.data, C.strides[0] // item,
-    )  # fmt: skip
+    _add_matmul(A, N, B, N, A.shape[1], beta, C)

@@ -26,6 +26,7 @@ from nplm_mpi import files, safe_hdf5
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
 from nplm_mpi.errors import UserError
+from nplm_mpi.files import Closing
 
 FORMAT, VERSION = "nplm-mpi", 1
 LATEST, PREVIOUS, BEST = "checkpoint.h5", "checkpoint.prev.h5", "best.h5"
@@ -264,7 +265,7 @@ def expected_shapes(config: Config, V: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-class Model:
+class Model(Closing):
     """An open model file, checked against its configuration; a context manager.
 
     Attributes
@@ -284,18 +285,8 @@ class Model:
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path)
         self._file = safe_hdf5.SealedFile(path)
-        try:
-            with self._file.damage_named():
-                self._check()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> "Model":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        with self.closed_by_errors(), self._file.damage_named():
+            self._check()
 
     def close(self) -> None:
         """Close the file."""

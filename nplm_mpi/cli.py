@@ -1,6 +1,7 @@
 """How commands start and end: ranks, exit codes, one line for a user's mistake."""
 
 import contextlib
+import errno
 import importlib
 import io
 import os
@@ -48,6 +49,7 @@ def run(name: str, command: Command, argv: Sequence[str] | None = None) -> NoRet
         # would fight for the cores.
         with threadpool_limits(1), quiet_unless(comm.is_root):
             command(comm, sys.argv[1:] if argv is None else argv)
+            sys.stdout.flush()
     except UserError as error:
         leave_after_mistake(name, comm, error)
     except Stop as stop:
@@ -56,8 +58,15 @@ def run(name: str, command: Command, argv: Sequence[str] | None = None) -> NoRet
         sys.exit(stop.code)
     except BrokenPipeError:
         # The reader of our output has gone, as in `... | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up_output()
         sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            comm.fail()
+        give_up_output()
+        leave_after_mistake(
+            name, comm, UserError("no space left on the disk for the output; make room there")
+        )
     except KeyboardInterrupt:
         comm.abort(130)
     except SystemExit as leave:
@@ -66,6 +75,11 @@ def run(name: str, command: Command, argv: Sequence[str] | None = None) -> NoRet
     except BaseException:
         comm.fail()
     sys.exit(0)
+
+
+def give_up_output() -> None:
+    """What is still to be written to standard output cannot be: let it go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def leave_after_mistake(name: str, comm: Comm, error: UserError) -> NoReturn:

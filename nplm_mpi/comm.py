@@ -415,7 +415,7 @@ def world() -> Comm:
             return serial()
         raise UserError(
             f"MPI cannot be loaded ({' '.join(str(error).split())}): install one with "
-            "pip install 'nplm-mpi[mpi]' or load the cluster's MPI module"
+            "'pip install mpich', or load the cluster's MPI module"
         ) from error
     group = Comm(mpi.COMM_WORLD)
     if launched and launched[1] > group.size:

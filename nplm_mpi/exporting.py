@@ -132,7 +132,7 @@ def write_safetensors(path: Path, arrays: dict[str, np.ndarray], vocabulary: Voc
     UserError
         If the package is not installed.
     """
-    save_file: Callable = needed("safetensors.numpy", "safetensors", "export").save_file
+    save_file: Callable = needed("safetensors.numpy", "safetensors").save_file
     metadata = {"words": json.dumps(vocabulary.words, ensure_ascii=False), "order": str(order)}
     with replacing(path) as temporary:
         save_file(arrays, str(temporary), metadata=metadata)
@@ -148,7 +148,7 @@ def write_torch(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabular
     UserError
         If PyTorch is not installed or a word holds a line feed.
     """
-    torch = needed("torch", "torch", "torch")
+    torch = needed("torch", "torch")
     refuse_words(vocabulary.words, "\n", "a list of lines")
     names = {"C": "C.weight", "H": "H.weight", "d": "H.bias", "U": "U.weight", "W": "W.weight", "b": "U.bias"}
     state = {names[name]: torch.from_numpy(array.copy()) for name, array in arrays.items()}
@@ -168,7 +168,7 @@ def write_onnx(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabulary
     UserError
         If the package is not installed, or the model is too large for one ONNX file.
     """
-    onnx = needed("onnx", "onnx", "onnx")
+    onnx = needed("onnx", "onnx")
     from onnx import TensorProto, helper, numpy_helper
 
     # Index -1 is the last row: one of zeros is added.
@@ -209,7 +209,7 @@ def write_onnx(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabulary
         onnx.save_model(model, str(temporary))
 
 
-def needed(module: str, package: str, extra: str) -> Any:
+def needed(module: str, package: str) -> Any:
     """A module of an optional package.
 
     Raises
@@ -222,7 +222,7 @@ def needed(module: str, package: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise UserError(f"{package} is not installed: pip install 'nplm-mpi[{extra}]'") from None
+        raise UserError(f"{package} is not installed: pip install {package}") from None
 
 
 def explain(error: OSError, path: Path) -> UserError:

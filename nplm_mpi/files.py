@@ -1,10 +1,36 @@
 """Files that appear whole or not at all, whenever the program is killed."""
 
+import errno
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
+
+
+class Closing(ABC):
+    """Something with a ``close`` method, which the end of a ``with`` block calls."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what is held open; a second call changes nothing."""
+
+    @contextmanager
+    def closed_by_errors(self) -> Iterator[None]:
+        """A part of ``__init__`` that must leave nothing open if it raises."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
 
 @contextmanager
@@ -30,9 +56,14 @@ def replacing(path: str | os.PathLike, previous: str | os.PathLike | None = None
     Raises
     ------
     OSError
-        If the disk is full, the folder read-only, gone, ...
+        If the disk is full, the folder read-only, gone, ...; if a device, a pipe or a
+        folder is at ``path``.
     """
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        raise OSError("a device or a pipe is there; name a file")
     temporary, old = temporary_names(path)
     for leftover in (temporary, old):
         leftover.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.distribution import new_model
+from nplm_mpi.errors import UserError
 from nplm_mpi.model import Model
 
 # What training["stored_..."] holds where weights carry a common scale: the arrays
@@ -109,7 +110,21 @@ def load_model(
     dtype = file.config.training.dtype
     model = new_model(comm, shape, V, dtype, batch, decay, collectives, grid, reproducible, parallel, threads)
     read_into(model, file)
-    return model, Vocabulary(file.vocabulary_words, file.counts), file
+    return model, vocabulary_of(file), file
+
+
+def vocabulary_of(file: checkpoint.Model) -> Vocabulary:
+    """The vocabulary of an open file.
+
+    Raises
+    ------
+    UserError
+        If it holds what no text can.
+    """
+    try:
+        return Vocabulary(file.vocabulary_words, file.counts)
+    except ValueError as error:
+        raise UserError(f"{file.path}: /vocabulary: {error}; give an intact model file") from error
 
 
 def read_into(model: Model, file: checkpoint.Model) -> None:

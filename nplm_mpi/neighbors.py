@@ -40,7 +40,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command's arguments."""
     parser = Parser("neighbors", "Similar words by the cosine of their vectors.", EXAMPLES)
     parser.add_argument("model", metavar="FILE.h5", help="a network")
-    parser.add_argument("words", metavar="WORD", nargs="*", help="whose most similar words to list")
+    parser.add_argument(
+        "words", metavar="WORD", nargs="*", default=[], help="whose most similar words to list"
+    )
     parser.add_argument(
         "--analogy",
         nargs=3,

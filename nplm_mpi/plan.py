@@ -301,7 +301,7 @@ def draw(table: list[Prediction], V: int, network: str, path: Path) -> None:
         matplotlib.use("Agg")
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError("--figure: needs matplotlib: pip install 'nplm-mpi[plot]'") from error
+        raise UserError("--figure: needs matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
     for K in sorted({p.batch for p in table}):

@@ -8,6 +8,7 @@ from nplm_mpi import cli
 from nplm_mpi.arguments import Parser
 from nplm_mpi.comm import Comm
 from nplm_mpi.errors import UserError
+from nplm_mpi.files import one_line
 from nplm_mpi.metrics import read_metrics, training_curve
 from nplm_mpi.word_map import load_pyplot
 
@@ -75,7 +76,7 @@ def draw(arguments: argparse.Namespace) -> None:
     try:
         figure.savefig(arguments.out)
     except (OSError, ValueError) as error:
-        raise UserError(f"--out {arguments.out}: cannot be written: {error}") from error
+        raise UserError(f"--out {arguments.out}: cannot be written: {one_line(error)}") from error
     finally:
         pyplot.close(figure)
 

@@ -30,7 +30,7 @@ import h5py
 import numpy as np
 
 from nplm_mpi.errors import UserError
-from nplm_mpi.files import one_line, replacing, require_space
+from nplm_mpi.files import Closing, one_line, replacing, require_space
 
 BLOCK = 4 << 20
 """Bytes read, written or sent at once."""
@@ -264,7 +264,7 @@ def _crc_outside(file: BinaryIO, size: int, extents: Iterable[tuple[int, int]]) 
 # --- reading ---------------------------------------------------------------------------
 
 
-class SealedFile:
+class SealedFile(Closing):
     """An open file that :func:`write_sealed` wrote; whoever it is from, it is safe to read.
 
     Opening checks the directory and every byte outside the arrays; :meth:`verify`
@@ -297,18 +297,8 @@ class SealedFile:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: cannot be read: {one_line(error)}; give a {what}") from None
-        try:
-            with self.damage_named():
-                self._open()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> "SealedFile":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        with self.closed_by_errors(), self.damage_named():
+            self._open()
 
     def close(self) -> None:
         """Close the file."""

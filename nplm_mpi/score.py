@@ -3,6 +3,7 @@
 import argparse
 import gzip
 import itertools
+import math
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +67,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("score", DESCRIPTION, EXAMPLES)
     parser.add_argument("model", metavar="FILE.h5", help="a network or an n-gram model")
     parser.add_argument(
-        "files", metavar="TEXT", nargs="*", help="text, plain or .gz (default: standard input)"
+        "files", metavar="TEXT", nargs="*", default=[], help="text, plain or .gz (default: standard input)"
     )
     parser.add_argument(
         "--format",
@@ -125,6 +126,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments.format, arguments.level = "json", "summary"
     if not arguments.nbest and (arguments.rerank or arguments.weight != 1.0 or arguments.feature != "LM0"):
         raise UserError("--rerank, --weight and --feature are for n-best lists; give --nbest too")
+    if not math.isfinite(arguments.weight):
+        raise UserError(f"--weight {arguments.weight}: give a finite number")
     if arguments.unk and arguments.format != "srilm":
         raise UserError("--unk is for --format srilm; the other formats show both perplexities")
     return arguments
@@ -254,9 +257,14 @@ def describe(total: TextScore, model: LanguageModel) -> str:
         f"out of vocabulary: {total.oov_tokens:,} words, {len(total.oov):,} different",
     ]
     if total.oov:
-        named = ", ".join(f"{word} ({count:,})" for word, count in frequent(total.oov, 10))
+        named = ", ".join(f"{shorten(word)} ({count:,})" for word, count in frequent(total.oov, 10))
         lines.append(f"most frequent out of vocabulary: {named}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def shorten(word: str, longest: int = 50) -> str:
+    """A word of the text as it can be shown."""
+    return word if len(word) <= longest else f"{word[: longest - 1]}…"
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.corpus import Vocabulary, fill_contexts
 from nplm_mpi.errors import UserError
 from nplm_mpi.model import RANGE_OF_S, Model
-from nplm_mpi.ngram import ClassModel, NgramModel
-from nplm_mpi.ngram.counting import Reader
+from nplm_mpi.ngram import NgramModel
 
 # Contexts that are worked on together; a multiple of score_kernels.BLOCK.
 CHUNK = 512
@@ -173,17 +172,7 @@ class NgramScorer:
 
     def lengths(self, tokens: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """See :class:`Scorer`: words of the longest n-gram (of classes) that the model knows."""
-        if isinstance(self.model, ClassModel):
-            reader: Reader = self.model.ngram.reader
-            tokens = np.where(tokens >= 0, self.model.classes[tokens], -1)
-        else:
-            reader = self.model.reader
-        ngrams, _ = reader.read(tokens, positions)
-        # An unknown word has a probability too, one that rests on no context: 1, as in KenLM.
-        longest = np.ones(len(positions), np.int64)
-        for k, numbers in enumerate(ngrams, start=1):
-            longest[numbers >= 0] = k
-        return longest
+        return self.model.lengths(tokens, positions)
 
     def log_prob(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
         """See :class:`Scorer`."""

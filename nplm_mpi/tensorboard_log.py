@@ -23,7 +23,7 @@ Listener = Callable[[str, dict[str, Any]], None]
 
 def check_installed() -> None:
     """Raise :class:`UserError` unless the tensorboard package is there."""
-    needed("tensorboard.summary.writer.event_file_writer", "tensorboard", "tensorboard")
+    needed("tensorboard.summary.writer.event_file_writer", "tensorboard")
 
 
 @contextmanager
@@ -60,9 +60,9 @@ class TensorBoardLog:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._files = needed("tensorboard.summary.writer.event_file_writer", "tensorboard", "tensorboard")
-        self._summary = needed("tensorboard.compat.proto.summary_pb2", "tensorboard", "tensorboard")
-        self._event = needed("tensorboard.compat.proto.event_pb2", "tensorboard", "tensorboard")
+        self._files = needed("tensorboard.summary.writer.event_file_writer", "tensorboard")
+        self._summary = needed("tensorboard.compat.proto.summary_pb2", "tensorboard")
+        self._event = needed("tensorboard.compat.proto.event_pb2", "tensorboard")
         self._writer: Any = None
 
     def __call__(self, event: str, entry: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.errors import UserError
+from nplm_mpi.files import one_line
 
 # t-SNE (van der Maaten and Hinton 2008, section 3.4): steps, how long forces of
 # attraction are exaggerated and how much, and the momentum before and after.
@@ -99,7 +100,7 @@ def load_pyplot() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise UserError("pictures need matplotlib: pip install 'nplm-mpi[plot]'") from None
+        raise UserError("pictures need matplotlib: pip install matplotlib") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -144,7 +145,7 @@ def draw(words: list[str], places: np.ndarray, path: str | Path, title: str) -> 
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: the picture cannot be written: {error}") from error
+        raise UserError(f"{path}: the picture cannot be written: {one_line(error)}") from error
     finally:
         pyplot.close(figure)
     return labelled

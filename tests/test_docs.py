@@ -189,7 +189,7 @@ def test_the_onnx_example_of_the_docs_runs(
     (command,) = (line for line in console_lines("vectors.rst") if "onnx" in line)
     export.main(serial(), command.split()[3:])
     page = (ROOT / "docs" / "vectors.rst").read_text()
-    example = textwrap.dedent(page.split("metadata::\n")[1])
+    example = textwrap.dedent(page.split("onnxruntime`::\n")[1])
     capsys.readouterr()
     exec(example, {})
     best = nplm_mpi.load("first/best.h5").distribution("returns a").argmax()

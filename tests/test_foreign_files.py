@@ -11,8 +11,11 @@ import h5py
 import numpy as np
 import pytest
 
-from nplm_mpi.checkpoint import latest_good, open_model
+import nplm_mpi
+from nplm_mpi import exporting
+from nplm_mpi.checkpoint import SaveError, latest_good, open_model
 from nplm_mpi.errors import UserError
+from nplm_mpi.ngram import is_ngram_file
 from tests.checkpoint_files import WORDS, forge, make_config, save_model
 from tests.faults import corrupted
 
@@ -248,6 +251,11 @@ def test_a_file_that_another_program_changed_is_refused_whatever_it_did(path, ch
     refusal(path)
 
 
+def test_a_vocabulary_with_what_is_no_word_is_refused(path):
+    with pytest.raises(UserError, match=r"/vocabulary: .* is no word"):
+        nplm_mpi.load(path)
+
+
 def test_the_hdf5_library_sees_nothing_of_a_file(path, monkeypatch):
     """Not even links can lead anywhere: a stranger's file is read by its directory alone."""
 
@@ -257,6 +265,7 @@ def test_the_hdf5_library_sees_nothing_of_a_file(path, monkeypatch):
     monkeypatch.setattr(h5py, "File", forbidden)
     monkeypatch.setattr(h5py.h5f, "open", forbidden)
     open_model(path, verify=True).close()
+    assert not is_ngram_file(path)
 
 
 def test_absurd_files_are_refused_without_memory(path, tmp_path):
@@ -291,8 +300,18 @@ for path in sys.argv[1:]:
 def test_what_is_no_file_is_named(tmp_path, name):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match=r"cannot be read|not a regular file"):
-        open_model(tmp_path / name)
+    for read in (open_model, nplm_mpi.load):
+        with pytest.raises(UserError, match=r"cannot be read|not a regular file"):
+            read(tmp_path / name)
+
+
+def test_a_file_never_takes_the_place_of_a_device_or_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="a device or a pipe is there"):
+        exporting.write_lines(tmp_path / "pipe", ["word"])
+    _, (error,) = save_model(tmp_path / "pipe")
+    assert isinstance(error, SaveError) and "a device or a pipe is there" in str(error)
+    assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_file_that_a_running_training_replaces_is_read_whole(path):

@@ -235,6 +235,15 @@ def test_only_line_feeds_end_lines_and_only_ascii_space_ends_words(
     assert [[w for w, *_ in row[0]] for row in words] == [tokenise(line) for line in lines_of(name)]
 
 
+def test_byte_order_marks_line_ends_and_trailing_space_change_no_answer(
+    run: Run, models: dict[str, Path]
+) -> None:
+    names = ["lf", "crlf", "bom", "nofinalnewline", "trailing"]
+    answers = [run(models["sentences"], DATA / f"H03_{name}.txt") for name in names]
+    assert answers[0][0].count("\n") == 3 and "15 words" in answers[0][1]
+    assert answers == answers[:1] * 5
+
+
 @pytest.mark.parametrize("kind, ends", [("stream", 0), ("sentences", 4)])
 def test_reserved_words_in_text_are_scored_like_any_unknown_word(
     run: Run, models: dict[str, Path], kind: str, ends: int
@@ -256,6 +265,14 @@ def test_unknown_words_are_counted_and_the_ten_most_frequent_named(
     assert "14 words, 13 different" in err
     assert re.search(r"perplexity \S+ including out-of-vocabulary words, \S+ excluding", err)
     assert run(models["stream"], text, "--quiet")[1] == ""
+
+
+def test_a_very_long_unknown_word_is_counted_and_shown_in_part(
+    run: Run, models: dict[str, Path], tmp_path: Path
+) -> None:
+    out, err = run(models["stream"], text_file(tmp_path, "the " + "x" * 100_000))
+    assert out.split("\t")[2] == "1"
+    assert f"{'x' * 49}… (1)" in err and len(err) < 1000
 
 
 def test_the_summary_says_how_lines_begin(run: Run, models: dict[str, Path], tmp_path: Path) -> None:
@@ -298,7 +315,15 @@ def test_bytes_that_are_no_text_are_named_with_their_place(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--rerank"], ["--weight", "2"], ["--unk"], ["--format", "xml"], ["--debug", "5"]]
+    "arguments",
+    [
+        ["--rerank"],
+        ["--weight", "2"],
+        ["--nbest", "--weight", "nan"],
+        ["--unk"],
+        ["--format", "xml"],
+        ["--debug", "5"],
+    ],
 )
 def test_options_that_would_do_nothing_are_refused(
     run: Run, models: dict[str, Path], arguments: list[str]
@@ -325,6 +350,18 @@ def test_a_mistake_is_one_line_and_exit_code_2_on_all_ranks(models: dict[str, Pa
     done = mpi_command(2, ["-m", "nplm_mpi.score", models["stream"], "missing.txt"])
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.strip() == "nplm_mpi.score: missing.txt: no such file"
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs the device of a full disk")
+def test_a_full_disk_under_the_output_is_one_line_and_exit_code_2(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "nplm_mpi.score", models["stream"], text_file(tmp_path, "the lamp")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("nplm_mpi.score: no space left on the disk")
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Back-off models: what Kneser-Ney estimation yields and what an ARPA file holds."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,12 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 from nplm_mpi.corpus.vocabulary import Vocabulary
 from nplm_mpi.errors import UserError
 from nplm_mpi.ngram.counting import Floats, Ints, Reader, level_arrays, take_levels
+from nplm_mpi.ngram.model import NgramModel
 
 NEVER = -np.inf  # log probability of <s>, which is never predicted
 
 
 @dataclass
-class BackoffModel:
+class BackoffModel(NgramModel):
     """A word's probability is that of the longest n-gram known, times back-off weights.
 
     Attributes
@@ -54,22 +55,7 @@ class BackoffModel:
         return len(self.keys)
 
     def log_prob(self, tokens: NDArray, positions: ArrayLike) -> Floats:
-        """Natural log probabilities of the tokens at some positions of a text.
-
-        Parameters
-        ----------
-        tokens : (T,) int
-        positions : (K,) int
-
-        Returns
-        -------
-        (K,) float64
-
-        Raises
-        ------
-        UserError
-            If the text was encoded with another vocabulary.
-        """
+        """See :class:`NgramModel`."""
         ngrams, contexts = self.reader.read(tokens, positions)
         result = np.where(ngrams[0] >= 0, self.log_probs[0][ngrams[0]], self.unknown)
         for k in range(1, self.order):
@@ -80,17 +66,7 @@ class BackoffModel:
         return result
 
     def distribution(self, context: ArrayLike) -> Floats:
-        """Probabilities of every word after a context.
-
-        Parameters
-        ----------
-        context : sequence of int
-            Nearest word first; -1 marks "nothing there".
-
-        Returns
-        -------
-        (V,) float64, summing to 1 if no probability is kept for unknown words; 0 for ``<s>``
-        """
+        """See :class:`NgramModel`."""
         result = np.exp(self.log_probs[0])
         for k, number in enumerate(self.reader.context_numbers(context)[1:], start=1):
             if number < 0:
@@ -102,15 +78,7 @@ class BackoffModel:
         return result
 
     def context_counts(self, tokens: NDArray, positions: ArrayLike) -> Ints:
-        """How often the two words before each position stand in the training text.
-
-        At the start of a sentence, how often a sentence starts.
-
-        Raises
-        ------
-        UserError
-            If the model was read from an ARPA file, which holds no counts.
-        """
+        """See :class:`NgramModel`."""
         if not self.context_count:
             raise UserError(
                 "frequency bins need training counts, and this n-gram model (from an ARPA file?) has none: "
@@ -119,7 +87,7 @@ class BackoffModel:
         return count_contexts(self.context_count, self.keys, self.vocabulary, tokens, positions)
 
     def arrays(self) -> dict[str, NDArray]:
-        """What a file holds."""
+        """See :class:`NgramModel`."""
         return (
             level_arrays("keys", self.keys)
             | level_arrays("log_prob", self.log_probs)
@@ -129,16 +97,8 @@ class BackoffModel:
         )
 
     @classmethod
-    def from_arrays(
-        cls, vocabulary: Vocabulary, arrays: dict[str, NDArray], details: dict[str, Any]
-    ) -> "BackoffModel":
-        """The model whose :meth:`arrays` these are.
-
-        Raises
-        ------
-        ValueError
-            If they do not fit together.
-        """
+    def from_arrays(cls, vocabulary: Vocabulary, arrays: dict[str, NDArray], details: dict[str, Any]) -> Self:
+        """See :class:`NgramModel`."""
         keys = take_levels("keys", arrays)
         model = cls(
             vocabulary,

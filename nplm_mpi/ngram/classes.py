@@ -6,7 +6,7 @@ Kneser-Ney (the paper's section 4.1).
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,10 +17,11 @@ from nplm_mpi.ngram import kneser_ney
 from nplm_mpi.ngram.backoff import BackoffModel, count_contexts, logarithm
 from nplm_mpi.ngram.counting import Floats, Ints, check_inside, count_levels, level_arrays, take_levels
 from nplm_mpi.ngram.exchange import cluster
+from nplm_mpi.ngram.model import NgramModel
 
 
 @dataclass
-class ClassModel:
+class ClassModel(NgramModel):
     """A class-based n-gram.
 
     Words that the training part does not hold (in a vocabulary of the whole corpus) say
@@ -73,22 +74,7 @@ class ClassModel:
         return self.ngram.order
 
     def log_prob(self, tokens: NDArray, positions: ArrayLike) -> Floats:
-        """Natural log probabilities of the tokens at some positions of a text.
-
-        Parameters
-        ----------
-        tokens : (T,) int
-        positions : (K,) int
-
-        Returns
-        -------
-        (K,) float64
-
-        Raises
-        ------
-        UserError
-            If the text was encoded with another vocabulary.
-        """
+        """See :class:`NgramModel`."""
         positions = np.asarray(positions, np.int64)
         if len(positions) == 0:
             return np.zeros(0)
@@ -106,20 +92,19 @@ class ClassModel:
         return np.where(words >= 0, self.classes[words], -1)
 
     def distribution(self, context: ArrayLike) -> Floats:
-        """Probabilities of every word after a context (nearest word first; -1: nothing).
-
-        Returns
-        -------
-        (V,) float64, summing to 1 if no probability is kept for unknown words; 0 for ``<s>``
-        """
+        """See :class:`NgramModel`."""
         context = np.asarray(context, dtype=np.int64).reshape(-1)
         check_inside(context, len(self.vocabulary), "the context")
         of_class = self.ngram.distribution(self._read(context))
         return self._share * np.where(self._unseen, 1.0, of_class[self.classes])
 
     def context_counts(self, tokens: NDArray, positions: ArrayLike) -> Ints:
-        """How often the two words before each position stand in the training part."""
+        """See :class:`NgramModel`."""
         return count_contexts(self.pair_counts, self.pair_keys, self.vocabulary, tokens, positions)
+
+    def lengths(self, tokens: NDArray, positions: ArrayLike) -> Ints:
+        """See :class:`NgramModel`; n-grams of classes."""
+        return self.ngram.lengths(self._read(tokens), positions)
 
     def members(self) -> list[list[str]]:
         """The words of each class, the most frequent first; unseen words in none."""
@@ -130,7 +115,7 @@ class ClassModel:
         return lists
 
     def arrays(self) -> dict[str, NDArray]:
-        """What a file holds."""
+        """See :class:`NgramModel`."""
         return {
             **{f"class_{name}": array for name, array in self.ngram.arrays().items()},
             **level_arrays("pair_keys", self.pair_keys),
@@ -142,16 +127,8 @@ class ClassModel:
         }
 
     @classmethod
-    def from_arrays(
-        cls, vocabulary: Vocabulary, arrays: dict[str, NDArray], details: dict[str, Any]
-    ) -> "ClassModel":
-        """The model whose :meth:`arrays` these are.
-
-        Raises
-        ------
-        ValueError
-            If they do not fit together.
-        """
+    def from_arrays(cls, vocabulary: Vocabulary, arrays: dict[str, NDArray], details: dict[str, Any]) -> Self:
+        """See :class:`NgramModel`."""
         inner = {name.removeprefix("class_"): a for name, a in arrays.items() if name.startswith("class_")}
         classes, counts = arrays["classes"], arrays["word_counts"]
         number = len(inner.get("keys_1", ()))

@@ -7,7 +7,7 @@ by EM on the validation part (the paper's section 4.1).
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,7 @@ from nplm_mpi.ngram.counting import (
     level_arrays,
     take_levels,
 )
+from nplm_mpi.ngram.model import NgramModel
 
 
 def frequency_bins(counts: Ints, tokens: int) -> Ints:
@@ -39,7 +40,7 @@ def frequency_bins(counts: Ints, tokens: int) -> Ints:
 
 
 @dataclass
-class InterpolatedModel:
+class InterpolatedModel(NgramModel):
     """An interpolated n-gram.
 
     Where a context was never seen its relative frequencies do not exist: they are left
@@ -115,33 +116,13 @@ class InterpolatedModel:
         return np.minimum(q, len(self.alpha) - 1)
 
     def log_prob(self, tokens: NDArray, positions: ArrayLike) -> Floats:
-        """Natural log probabilities of the tokens at some positions of a text.
-
-        Parameters
-        ----------
-        tokens : (T,) int
-        positions : (K,) int
-
-        Returns
-        -------
-        (K,) float64
-
-        Raises
-        ------
-        UserError
-            If the text was encoded with another vocabulary.
-        """
+        """See :class:`NgramModel`."""
         p, exists = self.components(tokens, positions)
         weights = np.where(exists, self.alpha[self.bins(tokens, positions)], 0.0)
         return logarithm((weights * p).sum(axis=1) / weights.sum(axis=1))
 
     def distribution(self, context: ArrayLike) -> Floats:
-        """Probabilities of every word after a context (nearest word first; -1: nothing).
-
-        Returns
-        -------
-        (V,) float64, summing to 1 if no probability is kept for unknown words; 0 for ``<s>``
-        """
+        """See :class:`NgramModel`."""
         numbers = self.reader.context_numbers(context)
         bos = self.vocabulary.bos
         pair = numbers[min(2, self.order - 1, len(numbers) - 1)]
@@ -173,14 +154,14 @@ class InterpolatedModel:
         return result / used
 
     def context_counts(self, tokens: NDArray, positions: ArrayLike) -> Ints:
-        """How often the two words before each position stand in the training part."""
+        """See :class:`NgramModel`."""
         if self.order == 1:
             return np.full(len(np.asarray(positions)), self._totals[0][0])
         levels = min(2, self.order - 1)
         return count_contexts(self.counts[:levels], self.keys[:levels], self.vocabulary, tokens, positions)
 
     def arrays(self) -> dict[str, NDArray]:
-        """What a file holds."""
+        """See :class:`NgramModel`."""
         return {
             **level_arrays("keys", self.keys),
             **level_arrays("count", self.counts),
@@ -190,16 +171,8 @@ class InterpolatedModel:
         }
 
     @classmethod
-    def from_arrays(
-        cls, vocabulary: Vocabulary, arrays: dict[str, NDArray], details: dict[str, Any]
-    ) -> "InterpolatedModel":
-        """The model whose :meth:`arrays` these are.
-
-        Raises
-        ------
-        ValueError
-            If they do not fit together.
-        """
+    def from_arrays(cls, vocabulary: Vocabulary, arrays: dict[str, NDArray], details: dict[str, Any]) -> Self:
+        """See :class:`NgramModel`."""
         keys = take_levels("keys", arrays)
         counts = take_levels("count", arrays, keys)
         Reader(keys, vocabulary.bos, vocabulary.eos).check()

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nplm_mpi.ngram.counting import Floats
-from nplm_mpi.ngram.storage import NgramModel
+from nplm_mpi.ngram.model import NgramModel
 
 CHUNK = 1 << 20  # tokens whose n-grams are looked up together
 

@@ -6,9 +6,7 @@ attrs: format = "nplm-mpi-ngram", version, kind, details (JSON)
 """
 
 from pathlib import Path
-from typing import Any
 
-import h5py
 import numpy as np
 
 from nplm_mpi.corpus.vocabulary import Vocabulary
@@ -17,14 +15,16 @@ from nplm_mpi.files import one_line
 from nplm_mpi.ngram.backoff import BackoffModel
 from nplm_mpi.ngram.classes import ClassModel
 from nplm_mpi.ngram.interpolated import InterpolatedModel
+from nplm_mpi.ngram.model import NgramModel
 from nplm_mpi.safe_hdf5 import SealedFile, Source, write_sealed
 
 FORMAT = "nplm-mpi-ngram"
 VERSION = 1
 ARRAYS = "arrays/"
 
-NgramModel = BackoffModel | InterpolatedModel | ClassModel
-KINDS: dict[str, Any] = {model.kind: model for model in (BackoffModel, InterpolatedModel, ClassModel)}
+KINDS: dict[str, type[NgramModel]] = {
+    model.kind: model for model in (BackoffModel, InterpolatedModel, ClassModel)
+}
 
 
 def save(model: NgramModel, path: str | Path) -> int:
@@ -51,11 +51,11 @@ def save(model: NgramModel, path: str | Path) -> int:
 
 
 def is_ngram_file(path: str | Path) -> bool:
-    """Whether a file is an HDF5 file that claims to hold an n-gram model (maybe a damaged one)."""
+    """Whether a file is one that :func:`save` wrote."""
     try:
-        with h5py.File(path, "r", locking=False) as file:
-            return bool(file.attrs.get("format", "") == FORMAT)
-    except (OSError, RuntimeError, ValueError):
+        with SealedFile(path) as file:
+            return bool(file.attributes.get("format") == FORMAT)
+    except UserError:
         return False
 
 

@@ -210,7 +210,7 @@ def write_report(
     }
     write_json(work.out / f"{plan.table}.json", summary)
     if figures and results and not report.draw(work.out, plan.table, title, table, results, compare):
-        text += "\nNo figures: they need matplotlib (pip install 'nplm-mpi[plot]').\n"
+        text += "\nNo figures: they need matplotlib (pip install matplotlib).\n"
     return summary, text
 
 

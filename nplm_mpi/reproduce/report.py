@@ -161,7 +161,15 @@ def draw(folder: Path, name: str, title: str, rows: list[Row], results: Results,
         for row in ready:
             if row.name in ("interpolated-3", "kneser-ney-5", "class-500-3"):
                 axes.axhline(results[row.name]["valid"], color="grey", linewidth=0.8)
-                axes.annotate(f"{row.label} {row.order}", (1, results[row.name]["valid"]), fontsize=8)
+                axes.annotate(
+                    f"{row.label}, n = {row.order}",
+                    (1, results[row.name]["valid"]),
+                    (-4, 2),
+                    xycoords=axes.get_yaxis_transform(),
+                    textcoords="offset points",
+                    horizontalalignment="right",
+                    fontsize=8,
+                )
         axes.set(
             xlabel="epoch", ylabel="validation perplexity", title=f"{title}: learning curves", yscale="log"
         )

@@ -1,0 +1,62 @@
+"""What every result of a benchmark tells beside its numbers, and where it is kept."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from nplm_mpi.config import ModelConfig, preset
+
+
+def circumstances(module: str, ranks: int = 1) -> dict[str, Any]:
+    """The command, date, machine and versions of this run of ``python -m MODULE`` on so many ranks."""
+    launcher = [f"mpirun -n {ranks}"] if ranks > 1 else []
+    return {
+        "command": " ".join([*launcher, "python -m", module, *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{processor()}, {os.cpu_count()} cores",
+        "versions": f"Python {platform.python_version()}, NumPy {np.__version__}, numba {numba.__version__}",
+    }
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def add_network_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--preset`` and ``--V``: which network is measured, see :func:`network`."""
+    parser.add_argument("--preset", default="mlp9", help="shape of the network (default: %(default)s)")
+    parser.add_argument(
+        "--V", type=int, default=16_383, help="words (default: %(default)s, the paper's Brown)"
+    )
+
+
+def network(name: str) -> ModelConfig:
+    """The shape of a preset's network."""
+    names = ("order", "features", "hidden", "direct")
+    return ModelConfig(**{key: value for key, value in preset(name).items() if key in names})
+
+
+def write_report(
+    folder: Path, name: str, head: dict[str, Any], rows: list[dict[str, Any]], table: str
+) -> None:
+    """``NAME.json`` with everything and ``NAME.md`` for readers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(
+        json.dumps({**head, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+    )
+    lines = "".join(f"{key}: {value}  \n" for key, value in head.items())
+    (folder / f"{name}.md").write_text(f"{lines}\n{table}\n", encoding="utf-8")
