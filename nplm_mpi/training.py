@@ -208,8 +208,8 @@ class Training:
         state.position += len(log_p)
         state.examples += len(log_p)
         state.updates += updates
-        if self.trained_here == len(log_p):
-            self.pulse.mark(state.examples)  # the first update compiles: speed is counted from here
+        if self.trained_here == len(log_p) and state.position < self.per_epoch:
+            self.pulse.mark(state.examples)  # the first call compiles: speed is counted from here
 
     def log_and_save(self) -> None:
         """Between two updates: what the pulse says is due."""

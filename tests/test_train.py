@@ -228,7 +228,7 @@ def test_presets_set_what_the_paper_used_and_options_beside_them_win(tmp_path, p
 
 def test_the_speed_counts_what_was_trained_since_and_not_the_compilation(tmp_path):
     for epochs, more in ((1, ()), (2, ("--resume",))):
-        options = (*TINY, "--batch", 16) if not more else ()
+        options = (*TINY, "--batch", 16, "--checkpoint-every", 1) if not more else ()
         succeed("train", *options, "--epochs", epochs, "--out", "run", *more, cwd=tmp_path)
     first, second = [entry for entry in read_metrics(tmp_path / "run") if entry["event"] == "epoch"]
     for entry, examples in ((first, first["examples"]), (second, second["examples"] - first["examples"])):
