@@ -1,5 +1,6 @@
 """Measure what a rank's part of an update takes on this machine, and what an Allreduce does."""
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.model import Model
 from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import Partition
+from nplm_mpi.rapid import RapidModel
+from nplm_mpi.shared_sums import SharedSums
 
 # A larger slice is measured in part: beyond the caches, time grows with the rows.
 LARGEST_SLICE = 256e6
@@ -58,12 +61,15 @@ class Profile:
         Ranks that compute at the same time, as in a training, and so share caches and memory.
     shape : ModelConfig
     dtype : {"float32", "float64"}
+    shared_memory : bool
+        Whether the ranks to be planned are on one machine, see :mod:`nplm_mpi.rapid`.
     """
 
     comm: Comm
     shape: ModelConfig
     dtype: str
-    _known: dict[tuple[int, int, bool, bool], float] = field(default_factory=dict)
+    shared_memory: bool = True
+    _known: dict[tuple[int, int, bool, bool, bool], float] = field(default_factory=dict)
 
     def update_seconds(self, V: int, K: int, layout: Layout, collectives: str = "one") -> float:
         """Of a rank with the largest slice of V words, for K examples of all rows together. Collective."""
@@ -73,24 +79,41 @@ class Profile:
             self.dtype
         ).itemsize
         measured = max(1, min(rows, int(LARGEST_SLICE / row_bytes)))
+        rapid = not grid and collectives == "one" and (self.shared_memory or layout.columns == 1)
         # The paper's maximum takes a pass of its own over O.
-        key = (measured, k, grid, collectives == "paper")
+        key = (measured, k, grid, collectives == "paper", rapid)
         if key not in self._known:
-            self._known[key] = self._measure(measured, k, grid, "paper" if key[3] else "one")
+            self._known[key] = self._measure(measured, k, grid, "paper" if key[3] else "one", rapid)
         return self._known[key] * max(1.0, rows / measured)
 
-    def _measure(self, rows: int, K: int, grid: bool, collectives: str) -> float:
+    def _measure(self, rows: int, K: int, grid: bool, collectives: str, rapid: bool) -> float:
+        alone = serial()
         p = Parameters(self.shape, rows, Partition(rows, 1), 0, self.dtype)
         p.initialize(seed=1)
-        model = (
-            GridModel(Grid(serial(), 1, 1), p, K, 1e-6, collectives)
-            if grid
-            else Model(serial(), p, K, 1e-6, collectives)
-        )
-        draw = np.random.default_rng(1)
-        contexts = draw.integers(rows, size=(K, self.shape.order - 1), dtype=np.int32)
-        words = draw.integers(rows, size=K, dtype=np.int32)
-        return seconds_per_call(self.comm, lambda: model.update(contexts, words, 1e-6))
+        model: Model
+        if grid:
+            model = GridModel(Grid(alone, 1, 1), p, K, 1e-6, collectives)
+        elif rapid:
+            model = RapidModel(alone, p, SharedSums.of_one(), K, 1e-6)
+        else:
+            model = Model(alone, p, K, 1e-6, collectives)
+        return seconds_per_update(self.comm, model)
+
+
+def seconds_per_update(comm: Comm, model: Model, span: float = SPAN) -> float:
+    """Seconds of an update with random examples, as a training makes them. Collective."""
+    updates, K = model.updates_per_call, model.examples_per_update
+    V, order = model.parameters.V, model.parameters.shape.order
+    draw = np.random.default_rng(1)
+    contexts = draw.integers(V, size=(16, updates * K, order - 1), dtype=np.int32)
+    words = draw.integers(V, size=(16, updates * K), dtype=np.int32)
+    rates, turns = np.full(updates, 1e-6), itertools.cycle(range(16))
+
+    def call() -> None:
+        turn = next(turns)
+        model.updates(contexts[turn], words[turn], rates)
+
+    return seconds_per_call(comm, call, span) / updates
 
 
 def measure_network(comm: Comm, sizes: tuple[int, ...] = SIZES) -> Measured:

@@ -83,7 +83,8 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         check_network(network_name, comm)
     V, examples = size_of_corpus(comm, config, arguments)
     network = measure_network(comm) if network_name == "measured" else NETWORKS[network_name]
-    profile = Profile(comm, config.model, config.training.dtype)
+    on_one = comm.shared_sums() is not None if network_name == "measured" else network_name == "shared-memory"
+    profile = Profile(comm, config.model, config.training.dtype, on_one)
     schedules = ("one", "two") if config.training.collectives == "auto" else (config.training.collectives,)
     candidates = [
         predict(profile, network, config.training.dtype, V, examples, K, layout, collectives)

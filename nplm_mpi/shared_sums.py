@@ -7,8 +7,9 @@ them up in the order of the ranks; with many ranks or numbers, each adds up a pa
 all wait once more.
 
 A wait spins for a moment, then gives the core away between looks, and in the end sleeps
-between them: more ranks than cores, or other programs on them, make it slow and not stuck.  Where another rank has failed, the launcher ends this
-one: nobody waits here for ever in a job that is ending.
+between them: more ranks than cores, or other programs on them, make it slow and not stuck.
+Where another rank has failed, the launcher ends this one: nobody waits here for ever in a
+job that is ending.
 
 No function here communicates otherwise, and none knows MPI.
 """
