@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,10 @@ from typing import Any
 import numba
 import numpy as np
 
+from nplm_mpi import comm as communication
 from nplm_mpi.config import ModelConfig, preset
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def circumstances(module: str, ranks: int = 1) -> dict[str, Any]:
@@ -34,6 +38,20 @@ def processor() -> str:
         lines = []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def launcher(ranks: int) -> list[str]:
+    """What starts so many ranks of the command that follows: the MPI beside this Python, if any."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    return [str(beside) if beside.exists() else "mpiexec", "-n", str(ranks)]
+
+
+def start_ranks(module: str, ranks: int = 0) -> None:
+    """Unless a launcher has: start a rank per core, or so many, of ``python -m MODULE``, and leave."""
+    if communication.tasks_started() is None:
+        count = ranks or len(os.sched_getaffinity(0))
+        command = [*launcher(count), sys.executable, "-m", module, *sys.argv[1:]]
+        sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
 
 
 def add_network_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,14 +12,13 @@ cores are refused: that would measure the operating system.
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from benchmarks.reports import add_network_arguments, circumstances, network, write_report
+from benchmarks.reports import add_network_arguments, circumstances, network, start_ranks, write_report
 from benchmarks.slow_network import measure
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
@@ -121,12 +120,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the measurements only")
     parser.add_argument("--out", help="folder for scaling.json, .md and .png")
     arguments = parser.parse_args()
-    if communication.tasks_started() is None:
-        ranks = arguments.ranks or len(os.sched_getaffinity(0))
-        mpirun = Path(sys.executable).with_name("mpiexec")
-        launcher = str(mpirun) if mpirun.exists() else "mpiexec"
-        command = [launcher, "-n", str(ranks), sys.executable, "-m", "benchmarks.scaling", *sys.argv[1:]]
-        sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
+    start_ranks("benchmarks.scaling", arguments.ranks or 0)
     world = communication.world()
     refuse_oversubscription(world)
     shape = network(arguments.preset)

@@ -1,26 +1,37 @@
 """Words per second of whole training steps: this project on 2 ranks against PyTorch and NumPy on 2 threads.
 
-    python -m benchmarks.throughput [--seconds 4] [--rounds 3] [--json FILE] [--figure FILE]
+    python -m benchmarks.throughput [--out benchmarks/results]
 
 Each step looks up features, computes hidden layer and softmax, all gradients and all
-updates, by plain ascent without decay, on the same random examples.  The contestants
-take turns; the table gives medians over the rounds and the ratio of this project to
-each peer, round by round, as median (smallest to largest).
+updates, by plain ascent without decay, on the same random examples.  PyTorch runs
+eagerly and compiled (torch.compile), both with its fused SGD; eager PyTorch and NumPy take
+one thread where that is faster than two.  All contestants are started and warm before
+the rounds; in each round they take turns, while the others sleep.  The table gives medians
+over the rounds, and the ratio of this project to each peer, round by round, as median
+(smallest to largest).
 """
 
 import argparse
 import json
 import os
-import platform
-import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.reports import circumstances, launcher, write_report
+from nplm_mpi import comm as communication
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import ModelConfig
+from nplm_mpi.distribution import new_model
 
 V, ORDER = 17_907, 5
 # K, h, m, direct
@@ -31,39 +42,31 @@ WORK = [
     (1, 100, 30, False),
     (1, 50, 60, True),
 ]
-CONTESTANTS = ("nplm-mpi", "torch", "numpy")
+CONTESTANTS = ("nplm-mpi", "torch", "torch.compile", "numpy")
 RATE = np.float32(1e-3)
 
 
-def examples(K: int) -> tuple[np.ndarray, np.ndarray]:
-    """Contexts (50, K, n-1) and words (50, K)."""
+Step = Callable[[np.ndarray, np.ndarray], Any]
+
+
+def examples(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Contexts (50, count, n-1) and words (50, count)."""
     draw = np.random.default_rng(1)
-    contexts = draw.integers(V, size=(50, K, ORDER - 1), dtype=np.int32)
-    return contexts, draw.integers(V, size=(50, K), dtype=np.int32)
+    contexts = draw.integers(V, size=(50, count, ORDER - 1), dtype=np.int32)
+    return contexts, draw.integers(V, size=(50, count), dtype=np.int32)
 
 
-def ours(K: int, h: int, m: int, direct: bool):
-    """A step of this project, on all ranks."""
-    from threadpoolctl import threadpool_limits
-
-    from nplm_mpi.comm import world
-    from nplm_mpi.config import ModelConfig
-    from nplm_mpi.model import Model
-    from nplm_mpi.parameters import Parameters
-    from nplm_mpi.partition import Partition
-
-    comm = world()
-    parameters = Parameters(
-        ModelConfig(ORDER, m, h, direct), V, Partition(V, comm.size), comm.rank, "float32"
-    )
-    parameters.initialize(seed=1)
-    model = Model(comm, parameters, K)
+def our_step(comm: Comm, K: int, h: int, m: int, direct: bool) -> tuple[Step, int]:
+    """A call of this project on all ranks, and how many examples it trains on."""
+    model = new_model(comm, ModelConfig(ORDER, m, h, direct), V, "float32", K)
+    model.parameters.initialize(seed=1)
+    rates = np.full(model.updates_per_call, RATE, np.float64)
     threadpool_limits(1)
-    return lambda contexts, words: model.update(contexts, words, float(RATE)), comm
+    return lambda contexts, words: model.updates(contexts, words, rates), K * model.updates_per_call
 
 
-def torch_step(K: int, h: int, m: int, direct: bool):
-    """Eager PyTorch with its fused SGD where there is one."""
+def torch_step(compiled: bool, K: int, h: int, m: int, direct: bool) -> Step:
+    """PyTorch with its fused SGD."""
     import torch
 
     torch.set_num_threads(2)
@@ -74,16 +77,21 @@ def torch_step(K: int, h: int, m: int, direct: bool):
 
     C, H, d, U, b = weights(V, m), weights(h, (ORDER - 1) * m), weights(h), weights(V, h), weights(V)
     W = weights(V, (ORDER - 1) * m) if direct else None
-    parameters = [C, H, d, U, b] + ([W] if direct else [])
+    parameters = [C, H, d, U, b] + ([W] if W is not None else [])
     optimizer = torch.optim.SGD(parameters, lr=float(RATE), fused=True)
 
-    def step(contexts: np.ndarray, words: np.ndarray) -> None:
-        x = C[torch.from_numpy(contexts).long()].reshape(len(words), -1)
+    def loss_of(contexts, words):
+        x = C[contexts].reshape(len(words), -1)
         a = torch.tanh(torch.nn.functional.linear(x, H, d))
         y = torch.nn.functional.linear(a, U, b)
         if W is not None:
             y = y + torch.nn.functional.linear(x, W)
-        loss = torch.nn.functional.cross_entropy(y, torch.from_numpy(words).long(), reduction="sum")
+        return torch.nn.functional.cross_entropy(y, words, reduction="sum")
+
+    loss_function = torch.compile(loss_of) if compiled else loss_of
+
+    def step(contexts: np.ndarray, words: np.ndarray) -> None:
+        loss = loss_function(torch.from_numpy(contexts).long(), torch.from_numpy(words).long())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -91,7 +99,7 @@ def torch_step(K: int, h: int, m: int, direct: bool):
     return step
 
 
-def numpy_step(K: int, h: int, m: int, direct: bool):
+def numpy_step(K: int, h: int, m: int, direct: bool) -> Step:
     """Plain NumPy in single precision, with in-place updates."""
     draw = np.random.default_rng(1)
 
@@ -126,113 +134,201 @@ def numpy_step(K: int, h: int, m: int, direct: bool):
     return step
 
 
-def measure(name: str, work: tuple[int, int, int, bool], seconds: float) -> float:
-    """Words per second of one contestant; in this process (and its fellow ranks)."""
-    comm = None
+def time_steps(comm: Comm, step: Step, data: tuple[np.ndarray, np.ndarray], steps: int) -> float:
+    """Seconds of so many steps, those of the slowest rank. Collective."""
+    contexts, words = data
+    comm.barrier()
+    start = time.perf_counter()
+    for i in range(steps):
+        step(contexts[i % 50], words[i % 50])
+    spent = np.array([time.perf_counter() - start])
+    comm.allreduce_max(spent)
+    return float(spent[0])
+
+
+def set_threads(name: str, threads: int) -> None:
+    """Of a peer's library."""
+    if name == "numpy":
+        threadpool_limits(threads)
+    elif name == "torch":
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def take_part(name: str, work: tuple[int, int, int, bool], seconds: float, folder: Path) -> None:
+    """A contestant's process, or one of its ranks: warm up, then run whenever the starter says so."""
+    comm = communication.world() if name == "nplm-mpi" else communication.serial()
     if name == "nplm-mpi":
-        step, comm = ours(*work)
+        step, count = our_step(comm, *work)
     else:
-        step = {"torch": torch_step, "numpy": numpy_step}[name](*work)
-    contexts, words = examples(work[0])
+        makers = {"numpy": numpy_step, "torch": lambda *w: torch_step(False, *w)}
+        step = makers.get(name, lambda *w: torch_step(True, *w))(*work)
+        count = work[0]
+    data = examples(count)
+    time_steps(comm, step, data, 5)
+    threads = 2
+    if name in ("numpy", "torch"):
+        spent = {}
+        for number in (1, 2):
+            set_threads(name, number)
+            time_steps(comm, step, data, 2)
+            spent[number] = time_steps(comm, step, data, 8)
+        threads = min(spent, key=spent.__getitem__)
+        set_threads(name, threads)
+    steps = max(5, int(seconds / (time_steps(comm, step, data, 8) / 8)))
+    steps = int(comm.bcast(steps))
+    if comm.is_root:
+        (folder / "ready").touch()
+    turn = 0
+    while True:
+        while not (folder / f"go-{turn}").exists():  # asleep, on every rank, while others measure
+            if (folder / "end").exists():
+                return
+            time.sleep(0.01)
+        rate = steps * count / time_steps(comm, step, data, steps)
+        if comm.is_root:
+            text = json.dumps({"words_per_second": rate, "threads": 1 if name == "nplm-mpi" else threads})
+            (folder / "writing").write_text(text)
+            (folder / "writing").rename(folder / f"rate-{turn}")
+        turn += 1
 
-    def run(steps: int) -> float:
-        if comm:
-            comm.barrier()
-        start = time.perf_counter()
-        for i in range(steps):
-            step(contexts[i % 50], words[i % 50])
-        spent = np.array([time.perf_counter() - start])
-        if comm:
-            comm.allreduce_max(spent)
-        return float(spent[0])
 
-    run(3)
-    steps = max(5, int(seconds / (run(5) / 5)))
-    rate = steps * work[0] / run(steps)
-    if comm is None or comm.is_root:
-        print(json.dumps(rate))
-    return rate
+class Contestant:
+    """The processes of one contestant for one kind of work."""
 
-
-def launch(name: str, work: tuple[int, int, int, bool], seconds: float) -> float:
-    """:func:`measure` in processes of its own."""
-    threads = "1" if name == "nplm-mpi" else "2"
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.throughput",
-        "--measure",
-        json.dumps([name, list(work), seconds]),
-    ]
-    if name == "nplm-mpi":
-        beside = Path(sys.executable).parent / "mpiexec"
+    def __init__(self, name: str, work: tuple[int, int, int, bool], seconds: float, folder: Path) -> None:
+        self.folder, self.turn = folder, 0
+        folder.mkdir()
+        task = json.dumps([name, list(work), seconds, str(folder)])
+        ours = name == "nplm-mpi"
         command = [
-            str(beside) if beside.exists() else shutil.which("mpiexec") or "mpiexec",
-            "-n",
-            "2",
-            *command,
+            *(launcher(2) if ours else []),
+            sys.executable,
+            "-m",
+            "benchmarks.throughput",
+            "--take-part",
+            task,
         ]
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
-    return float(done.stdout.split()[-1])
+        threads = "1" if ours else "2"
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        self._wait_for("ready")
+
+    def _wait_for(self, name: str) -> Path:
+        deadline = time.monotonic() + 240
+        while not (self.folder / name).exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"{self.folder.name}: no {name}; exit code {self.process.poll()}")
+            time.sleep(0.01)
+        return self.folder / name
+
+    def run(self) -> dict[str, Any]:
+        """One measurement."""
+        (self.folder / f"go-{self.turn}").touch()
+        result = json.loads(self._wait_for(f"rate-{self.turn}").read_text())
+        self.turn += 1
+        return result
+
+    def end(self) -> None:
+        """Let the processes leave."""
+        (self.folder / "end").touch()
+        self.process.wait(30)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", help="write the figures to this file")
-    parser.add_argument("--figure", help="draw them into this file")
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.measure:
-        name, work, seconds = json.loads(arguments.measure)
-        measure(name, tuple(work), seconds)
-        return
-    machine = f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores"
-    versions = {package: version(package) for package in ("numpy", "numba", "torch", "mpi4py")}
-    print(f"{machine}; {versions}; V = {V}, n = {ORDER}; load before: {os.getloadavg()[0]:.1f}")
-    rows = []
-    for work in WORK:
-        rates: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
-        for _ in range(arguments.rounds):
-            for name in CONTESTANTS:
-                rates[name].append(launch(name, work, arguments.seconds))
-        K, h, m, direct = work
-        row = {"K": K, "h": h, "m": m, "direct": direct, "words_per_second": rates}
-        line = f"K={K:<4} h={h:<4} m={m} {'direct' if direct else '      '}"
+def compete(work: tuple[int, int, int, bool], rounds: int, seconds: float) -> dict[str, Any]:
+    """All contestants on one kind of work."""
+    rates: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
+    threads = {}
+    with tempfile.TemporaryDirectory() as folder:
+        entered = {name: Contestant(name, work, seconds, Path(folder, name)) for name in CONTESTANTS}
+        for _ in range(rounds):
+            for name, contestant in entered.items():
+                result = contestant.run()
+                rates[name].append(result["words_per_second"])
+                threads[name] = result["threads"]
+        for contestant in entered.values():
+            contestant.end()
+    K, h, m, direct = work
+    return {"K": K, "h": h, "m": m, "direct": direct, "words_per_second": rates, "threads": threads}
+
+
+def ratios(row: dict[str, Any], peer: str) -> list[float]:
+    """Ours over a peer's, round by round, sorted."""
+    rates = row["words_per_second"]
+    return sorted(a / b for a, b in zip(rates["nplm-mpi"], rates[peer], strict=True))
+
+
+def shape_of(row: dict[str, Any]) -> str:
+    """A kind of work in a few words."""
+    return f"K={row['K']}, h={row['h']}, m={row['m']}{', direct' if row['direct'] else ''}"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Medians, and ratios with their spread."""
+    lines = [
+        "| work | " + " | ".join(f"{name}, words/s" for name in CONTESTANTS) + " | "
+        + " | ".join(f"ratio to {name}" for name in CONTESTANTS[1:]) + " |"
+    ]  # fmt: skip
+    lines.append("|" + "---|" * (2 * len(CONTESTANTS)))
+    for row in rows:
+        cells = [shape_of(row)]
         for name in CONTESTANTS:
-            line += f"  {name} {statistics.median(rates[name]):,.0f}"
+            one = " (1 thread)" if name != "nplm-mpi" and row["threads"][name] == 1 else ""
+            cells.append(f"{statistics.median(row['words_per_second'][name]):,.0f}{one}")
         for name in CONTESTANTS[1:]:
-            ratios = sorted(a / b for a, b in zip(rates["nplm-mpi"], rates[name], strict=True))
-            line += f"  x{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) {name}"
-        print(line, flush=True)
-        rows.append(row)
-    if arguments.json:
-        result = {"machine": machine, "versions": versions, "date": time.strftime("%Y-%m-%d"), "rows": rows}
-        Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
-    if arguments.figure:
-        draw(rows, arguments.figure)
+            found = ratios(row, name)
+            cells.append(f"{statistics.median(found):.1f} ({found[0]:.1f} to {found[-1]:.1f})")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
-def draw(rows: list[dict], path: str) -> None:
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Bars of the medians, on a logarithmic axis."""
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
-    figure, axes = pyplot.subplots(figsize=(9, 4))
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots()
+    width = 0.8 / len(CONTESTANTS)
     for i, name in enumerate(CONTESTANTS):
         heights = [statistics.median(row["words_per_second"][name]) for row in rows]
-        bars = axes.bar(np.arange(len(rows)) + (i - 1) * 0.27, heights, 0.26, label=name)
-        axes.bar_label(bars, fmt="{:,.0f}", fontsize=7)
-    labels = [f"K={r['K']}, h={r['h']}, m={r['m']}{', direct' if r['direct'] else ''}" for r in rows]
-    axes.set_xticks(np.arange(len(rows)), labels, fontsize=8)
+        places = np.arange(len(rows)) + (i - (len(CONTESTANTS) - 1) / 2) * width
+        bars = axes.bar(places, heights, 0.95 * width, label=name)
+        axes.bar_label(bars, fmt="{:,.0f}", fontsize=6.5)
+    axes.set_xticks(range(len(rows)), [shape_of(row) for row in rows], fontsize=8)
     axes.set_yscale("log")
     axes.set_ylabel("words per second, 2 cores")
     axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Measure as the arguments say."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="print the measurements only")
+    parser.add_argument("--out", help="folder for throughput.json, .md and .png")
+    parser.add_argument("--take-part", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.take_part:
+        name, work, seconds, folder = json.loads(arguments.take_part)
+        take_part(name, tuple(work), seconds, Path(folder))
+        return
+    head = circumstances("benchmarks.throughput")
+    head["versions"] += "".join(f", {package} {version(package)}" for package in ("torch", "mpi4py"))
+    head["load before"] = f"{os.getloadavg()[0]:.1f}"
+    rows = []
+    for work in WORK:
+        rows.append(compete(work, arguments.rounds, arguments.seconds))
+        print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+    print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
+    if arguments.out:
+        folder = Path(arguments.out)
+        write_report(folder, "throughput", head, rows, table(rows))
+        draw(rows, folder / "throughput.png")
 
 
 if __name__ == "__main__":

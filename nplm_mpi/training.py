@@ -208,8 +208,6 @@ class Training:
         state.position += len(log_p)
         state.examples += len(log_p)
         state.updates += updates
-        if self.trained_here == len(log_p) and state.position < self.per_epoch:
-            self.pulse.mark(state.examples)  # the first call compiles: speed is counted from here
 
     def log_and_save(self) -> None:
         """Between two updates: what the pulse says is due."""
@@ -390,7 +388,7 @@ class Pulse:
     def begin(self, updates: int, examples: int) -> None:
         """Count from here, where a run begins or goes on."""
         self.last_updates = updates
-        self.marked = (examples, self.comm.seconds, time.perf_counter())
+        self.mark(examples)
 
     def due(self, updates: int) -> bool:
         """Whether anything is to be done after this many updates. Collective at some of them."""

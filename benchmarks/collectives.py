@@ -1,0 +1,142 @@
+"""What communication costs per update: the paper's schedule against ours.
+
+    python -m benchmarks.collectives [--out benchmarks/results]        on all cores of this machine
+    mpirun -n 40 python -m benchmarks.collectives                      inside a cluster's allocation
+
+For each K and schedule, whole updates of MLP9's shape on Brown's vocabulary: calls, bytes
+and seconds of collectives per update, on the rank that spends most, waiting for the
+others included, and their share of the time.  The paper had 1/15; the aim here is 1/40.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.reports import circumstances, network, start_ranks, write_report
+from nplm_mpi import comm as communication
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import ModelConfig
+from nplm_mpi.distribution import new_model
+
+V = 17_907
+BATCHES = (1, 16, 32, 128)
+SCHEDULES = ("paper", "two", "one")
+ROUNDS = 3
+PAPER, AIM = 1 / 15, 1 / 40
+
+
+def measure(comm: Comm, shape: ModelConfig, K: int, collectives: str, span: float) -> dict[str, float]:
+    """One schedule for about ``span`` seconds. Collective."""
+    model = new_model(comm, shape, V, "float32", K, 1e-4, collectives)
+    model.parameters.initialize(seed=1)
+    together = max(1, 32 // K)
+    draw = np.random.default_rng(1)
+    contexts = draw.integers(V, size=(16, together * K, shape.order - 1), dtype=np.int32)
+    words = draw.integers(V, size=(16, together * K), dtype=np.int32)
+    rates = np.full(together, 1e-4)
+    for i in range(3):
+        model.updates(contexts[i], words[i], rates)
+    calls = 5
+    while True:
+        comm.traffic.clear()
+        comm.barrier()
+        start = time.perf_counter()
+        for i in range(calls):
+            model.updates(contexts[i % 16], words[i % 16], rates)
+        spent = np.array([time.perf_counter() - start])
+        traffic = list(comm.traffic.values())
+        talked = sum(t.seconds for t in traffic)
+        counts = sum(t.calls for t in traffic), sum(t.bytes for t in traffic)
+        comm.allreduce_max(spent)
+        if spent[0] > span / 2:
+            break
+        calls = int(np.clip(calls * span / spent[0], calls + 1, 20 * calls))
+    most = np.array([talked])
+    comm.allreduce_max(most)
+    updates = calls * together
+    return {
+        "microseconds": 1e6 * spent[0] / updates,
+        "calls": counts[0] / updates,
+        "bytes": counts[1] / updates,
+        "communication_microseconds": 1e6 * most[0] / updates,
+        "share": most[0] / spent[0],
+    }
+
+
+def measure_all(comm: Comm, shape: ModelConfig, span: float) -> list[dict[str, Any]]:
+    """All K and schedules in turns; medians over the rounds. Collective."""
+    rows = []
+    for K in BATCHES:
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in SCHEDULES}
+        for _ in range(ROUNDS):
+            for name in SCHEDULES:
+                found[name].append(measure(comm, shape, K, name, span))
+        for name in SCHEDULES:
+            medians = {key: float(np.median([f[key] for f in found[name]])) for key in found[name][0]}
+            shares = sorted(f["share"] for f in found[name])
+            rows.append({"K": K, "collectives": name, "ranks": comm.size, **medians, "shares": shares})
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line per K and schedule."""
+    lines = ["| K | schedule | calls | bytes | us in collectives | us per update | share of time |"]
+    lines.append("|" + "---|" * 7)
+    for r in rows:
+        lines.append(
+            f"| {r['K']} | {r['collectives']} | {r['calls']:.2f} | {r['bytes']:,.0f} "
+            f"| {r['communication_microseconds']:.1f} | {r['microseconds']:,.1f} "
+            f"| {r['share']:.1%} ({r['shares'][0]:.1%} to {r['shares'][-1]:.1%}) |"
+        )
+    return "\n".join(lines)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Shares of the time, with the paper's and the aim."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for i, name in enumerate(SCHEDULES):
+        mine = [r for r in rows if r["collectives"] == name]
+        places = np.arange(len(mine)) + (i - 1) * 0.27
+        bars = axes.bar(places, [100 * r["share"] for r in mine], 0.26, label=name)
+        axes.bar_label(bars, fmt="{:.1f}", fontsize=7)
+    axes.axhline(100 * PAPER, color="gray", linestyle=":", label="the paper's 1/15")
+    axes.axhline(100 * AIM, color="gray", linestyle="--", label="1/40")
+    axes.set_xticks(range(len(BATCHES)), [f"K = {K}" for K in BATCHES])
+    axes.set_ylabel("% of the time in collectives")
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Measure as the arguments say."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
+    parser.add_argument("--json", action="store_true", help="print the measurements only")
+    parser.add_argument("--out", help="folder for collectives.json, .md and .png")
+    arguments = parser.parse_args()
+    start_ranks("benchmarks.collectives")
+    comm = communication.world()
+    with threadpool_limits(1):
+        rows = measure_all(comm, network("mlp9"), arguments.seconds)
+    if not comm.is_root:
+        return
+    head = circumstances("benchmarks.collectives")
+    print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
+    if arguments.out:
+        folder = Path(arguments.out)
+        write_report(folder, "collectives", head, rows, table(rows))
+        draw(rows, folder / "collectives.png")
+
+
+if __name__ == "__main__":
+    main()

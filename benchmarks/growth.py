@@ -1,0 +1,145 @@
+"""How the cost of training grows with V, D and K, beside what arithmetic predicts; and a million words.
+
+    python -m benchmarks.growth [--out benchmarks/results]
+
+One rank per core.  From MLP9's shape (Brown's V, D = 101, K = 32) one size at a time
+is changed.  An update's time should be that of its parts: a constant, the output units' 6 V D K
+flops, and reading and writing O (V D) and E (V K) where they do not fit into caches.
+The dotted line is this sum, its three rates fitted by least squares of the relative
+errors to all points together.
+
+The last point of the first panel has V = 1,000,000 and h = 100; its memory is printed.
+"""
+
+import argparse
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+from threadpoolctl import threadpool_limits
+
+from benchmarks.reports import circumstances, start_ranks, write_report
+from nplm_mpi import comm as communication
+from nplm_mpi.comm import Comm
+from nplm_mpi.config import ModelConfig
+from nplm_mpi.costs import Layout, memory_per_rank
+from nplm_mpi.distribution import new_model
+from nplm_mpi.measure import seconds_per_update
+
+V, HIDDEN, K = 17_907, 100, 32
+VARIED: dict[str, tuple[int, ...]] = {
+    "V": (1_000, 4_000, 17_907, 65_000, 250_000, 1_000_000),
+    "h": (15, 31, 63, 100, 200, 400, 800),
+    "K": (1, 4, 16, 32, 64, 128, 256),
+}
+
+
+def measure(comm: Comm, words: int, hidden: int, batch: int) -> dict[str, Any]:
+    """Speed and memory of one size. Collective."""
+    shape = ModelConfig(5, 30, hidden, False)
+    model = new_model(comm, shape, words, "float32", batch, 1e-4)
+    model.parameters.initialize(seed=1)
+    seconds = seconds_per_update(comm, model, span=1.5)
+    peaks = comm.allgather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    return {
+        "V": words,
+        "h": hidden,
+        "D": shape.columns,
+        "K": batch,
+        "ranks": comm.size,
+        "seconds": seconds,
+        "words_per_second": batch / seconds,
+        "bytes_of_all_ranks": sum(peaks),
+        "bytes_predicted": comm.size * memory_per_rank(shape, words, batch, 4, Layout(1, comm.size)),
+    }
+
+
+def measure_all(comm: Comm) -> list[dict[str, Any]]:
+    """Each panel's points, small ones first, because memory is a process's peak. Collective."""
+    base = {"V": V, "h": HIDDEN, "K": K}
+    points = [(name, {**base, name: size}) for name, sizes in VARIED.items() for size in sizes]
+    points.sort(key=lambda point: point[1]["V"] * (point[1]["h"] + point[1]["K"]))
+    rows = [{"panel": name, **measure(comm, p["V"], p["h"], p["K"])} for name, p in points]
+    return rows
+
+
+def parts(row: dict[str, Any]) -> list[float]:
+    """What an update's time is made of: a constant, flops of a rank, bytes of a rank."""
+    slice_ = row["V"] / row["ranks"]
+    return [1.0, 6 * slice_ * row["D"] * row["K"], 8 * slice_ * (row["D"] + row["K"])]
+
+
+def predict(rows: list[dict[str, Any]]) -> list[float]:
+    """Fit the three rates, note each row's prediction, and return the rates."""
+    table = np.array([parts(row) for row in rows])
+    seconds = np.array([row["seconds"] for row in rows])
+    rates, _ = nnls(table / seconds[:, None], np.ones(len(rows)))
+    for row, predicted in zip(rows, table @ rates, strict=True):
+        row["predicted"] = row["K"] / float(predicted)
+    return [float(rate) for rate in rates]
+
+
+def table(rows: list[dict[str, Any]], rates: list[float]) -> str:
+    """One line per point, by panel."""
+    lines = [
+        "| varied | V | D | K | words/s | predicted | memory of all ranks, GB | predicted |",
+        "|" + "---|" * 8,
+    ]
+    for name in VARIED:
+        for r in sorted((r for r in rows if r["panel"] == name), key=lambda r: r[name]):
+            off = r["predicted"] / r["words_per_second"] - 1
+            lines.append(
+                f"| {name} | {r['V']:,} | {r['D']} | {r['K']} | {r['words_per_second']:,.0f} "
+                f"| {r['predicted']:,.0f} ({off:+.0%}) | {r['bytes_of_all_ranks'] / 1e9:.2f} "
+                f"| {r['bytes_predicted'] / 1e9:.2f} |"
+            )
+    constant, flop, byte = rates
+    fit = f"{1e6 * constant:.0f} us + flops at {1e-9 / flop:.0f} GF/s" if flop else f"{1e6 * constant:.0f} us"
+    fit += f" + bytes at {1e-9 / byte:.0f} GB/s" if byte else ""
+    return "\n".join(lines) + f"\n\nPredicted, per rank: {fit}. Memory is each process's peak until then."
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """A panel per size."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.3), layout="constrained")
+    for axes, name in zip(figure.subplots(1, 3), VARIED, strict=True):
+        mine = sorted((r for r in rows if r["panel"] == name), key=lambda r: r[name])
+        size = "D" if name == "h" else name
+        axes.loglog([r[size] for r in mine], [r["words_per_second"] for r in mine], "o")
+        axes.loglog([r[size] for r in mine], [r["predicted"] for r in mine], "k:", linewidth=1)
+        axes.set_xlabel({"V": "V, words", "D": "D, columns of O", "K": "K, examples per update"}[size])
+    figure.axes[0].set_ylabel(f"words/s on {rows[0]['ranks']} ranks (dotted: predicted)")
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Measure as the arguments say."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print the measurements only")
+    parser.add_argument("--out", help="folder for growth.json, .md and .png")
+    arguments = parser.parse_args()
+    start_ranks("benchmarks.growth", min(2, len(os.sched_getaffinity(0))))
+    comm = communication.world()
+    with threadpool_limits(1):
+        rows = measure_all(comm)
+    if not comm.is_root:
+        return
+    rates = predict(rows)
+    head = circumstances("benchmarks.growth")
+    print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows, rates))
+    if arguments.out:
+        folder = Path(arguments.out)
+        write_report(folder, "growth", head, rows, table(rows, rates))
+        draw(rows, folder / "growth.png")
+
+
+if __name__ == "__main__":
+    main()
