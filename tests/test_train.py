@@ -234,3 +234,15 @@ def test_the_speed_counts_what_was_trained_since_and_not_the_compilation(tmp_pat
     for entry, examples in ((first, first["examples"]), (second, second["examples"] - first["examples"])):
         seconds = entry["seconds_compute"] + entry["seconds_communication"]
         assert entry["words_per_second"] * seconds == pytest.approx(examples)
+
+
+@pytest.mark.time_limit(300)
+def test_single_precision_ends_where_double_does(tmp_path):
+    """One epoch of the paper's per-example ascent on the built-in corpus: some 90,000 updates."""
+    found = {}
+    for dtype in ("float32", "float64"):
+        options = ("--preset", "mlp9", "--corpus", "python-docs", "--epochs", 1, "--dtype", dtype)
+        found[dtype] = succeed("train", *options, "--out", dtype, cwd=tmp_path, timeout=140)
+    assert found["float32"]["examples"] > 80_000
+    for name in ("train_perplexity", "valid_perplexity", "test_perplexity"):
+        assert found["float32"][name] == pytest.approx(found["float64"][name], rel=1e-3)
