@@ -4,6 +4,7 @@ Layout, for plain h5py too::
 
     attrs: format = "nplm-mpi", version, config (JSON)
     /parameters/{C,H,d,U,W,b}   whole arrays in the paper's shapes (W only with direct connections)
+    /parameters/{C,H,d,v,b}     those of the energy model
     /vocabulary                 UTF-8 strings, row i of C, U, W, b is word i
     /vocabulary_counts          how often the training text holds each word
     /training                   (checkpoints only) attribute state (JSON) and arrays
@@ -253,6 +254,14 @@ def previous_name(path: str | os.PathLike) -> Path:
 def expected_shapes(config: Config, V: int) -> dict[str, tuple[int, ...]]:
     """The paper's shapes of the parameters; W is missing without direct connections."""
     model = config.model
+    if model.model == "energy":
+        return {
+            "C": (V, model.features),
+            "H": (model.hidden, model.order * model.features),
+            "d": (model.hidden,),
+            "v": (V, model.hidden) if model.per_word_v else (model.hidden,),
+            "b": (V,),
+        }
     shapes: dict[str, tuple[int, ...]] = {
         "C": (V, model.features),
         "H": (model.hidden, model.inputs),

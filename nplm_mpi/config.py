@@ -73,6 +73,13 @@ class CorpusConfig:
 class ModelConfig:
     """The shape of the network (section 2)."""
 
+    model: str = option(
+        "network",
+        "network: outputs of their own for each word, as in section 2; energy: the predicted word's "
+        "features are an input, too, as in section 5.1",
+        choices=("network", "energy"),
+    )
+    per_word_v: bool = option(False, "of the energy model: energy weights v for each word, not common ones")
     order: int = option(5, "n: predict a word from the n-1 words before it")
     features: int = option(30, "m: features per word")
     hidden: int = option(50, "h: hidden units (0: direct connections only)")
@@ -86,6 +93,10 @@ class ModelConfig:
             self.hidden > 0 or self.direct,
             "--hidden 0 with --no-direct leaves no network: give --direct or a positive --hidden",
         )
+        check_choices(self)
+        energy = self.model == "energy"
+        require(not (energy and self.direct), "--model energy has no direct connections: give --no-direct")
+        require(energy or not self.per_word_v, "--per-word-v is of the energy model: give --model energy too")
 
     @property
     def inputs(self) -> int:
@@ -99,7 +110,10 @@ class ModelConfig:
 
     def count_parameters(self, V: int) -> int:
         """Free parameters for a vocabulary of V words (section 2)."""
-        return V * (self.features + self.columns) + self.hidden * (1 + self.inputs)
+        m, h = self.features, self.hidden
+        if self.model == "energy":
+            return V * (m + 1) + h * (1 + self.order * m) + (V * h if self.per_word_v else h)
+        return V * (m + self.columns) + h * (1 + self.inputs)
 
 
 @dataclass(frozen=True)
@@ -209,6 +223,13 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
+    def __post_init__(self) -> None:
+        if self.model.model == "energy":
+            for name, default in ONLY_OF_THE_NETWORK.items():
+                value = getattr(self.training, name)
+                shown = f"--{name}" if value is True else f"--{name} {value}"
+                require(value == default, f"--model energy knows no {shown}: leave it away")
+
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain dictionaries, lists and numbers, ready for YAML or JSON."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
@@ -235,6 +256,9 @@ class Config:
             sections[name] = dataclasses.replace(getattr(self, name), **{key: options[key] for key in mine})
         return Config(**sections)
 
+
+# Ways to train that the energy model does not have, and what they are without.
+ONLY_OF_THE_NETWORK = {"grid": "", "parallel": "vocabulary", "reproducible": False, "collectives": "auto"}
 
 SECTIONS: dict[str, type] = {
     "corpus": CorpusConfig,

@@ -2,6 +2,8 @@
 
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
+from nplm_mpi.energy import EnergyModel
+from nplm_mpi.energy_parameters import EnergyParameters
 from nplm_mpi.grid import Grid, GridModel, shape_of_grid
 from nplm_mpi.model import Model
 from nplm_mpi.parameters import Parameters
@@ -10,6 +12,7 @@ from nplm_mpi.rapid import RapidModel
 from nplm_mpi.reproducible import ReproducibleModel, partition_in_blocks
 from nplm_mpi.shared import SharedModel
 from nplm_mpi.threads import ThreadedModel, check_threads
+from nplm_mpi.trainable import AnyModel
 
 
 def new_model(
@@ -24,7 +27,7 @@ def new_model(
     reproducible: bool = False,
     parallel: str = "vocabulary",
     threads: int = 1,
-) -> Model:
+) -> AnyModel:
     """A model with zeros for parameters. Collective.
 
     Parameters
@@ -47,6 +50,9 @@ def new_model(
         are ranks, reproducible sums have fewer blocks, or ranks on several machines are to
         share memory.
     """
+    if shape.model == "energy":
+        own = EnergyParameters(shape, V, Partition(V, comm.size), comm.rank, dtype)
+        return EnergyModel(comm, own, batch, decay)
     if parallel == "shared":
         return SharedModel(comm, shape, V, dtype, batch, decay)
     if reproducible:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nplm_mpi.examples import Examples
-from nplm_mpi.model import Model
+from nplm_mpi.trainable import AnyModel
 
 # Examples whose contexts are looked up together.
 CHUNK = 1 << 14
@@ -37,7 +37,7 @@ class Evaluation:
         return math.exp(average) if average < 709 else math.inf
 
 
-def token_log_probs(model: Model, examples: Examples) -> np.ndarray:
+def token_log_probs(model: AnyModel, examples: Examples) -> np.ndarray:
     """log P of each token of ``examples``, natural logarithms, (N,) float64, the same on all ranks.
 
     Collective: all ranks pass the same examples; see :meth:`Model.log_prob`.
@@ -50,7 +50,7 @@ def token_log_probs(model: Model, examples: Examples) -> np.ndarray:
     return log_p
 
 
-def evaluate(model: Model, examples: Examples, between: Callable[[], None] = lambda: None) -> Evaluation:
+def evaluate(model: AnyModel, examples: Examples, between: Callable[[], None] = lambda: None) -> Evaluation:
     """The perplexity of ``model`` on ``examples``. Collective, as :func:`token_log_probs`.
 
     ``between`` is called now and then, on all ranks at the same point; it may raise to

@@ -13,15 +13,11 @@ from nplm_mpi.config import Config
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.distribution import new_model
 from nplm_mpi.errors import UserError
-from nplm_mpi.model import Model
-
-# What training["stored_..."] holds where weights carry a common scale: the arrays
-# themselves, so that a resumed run continues to the bit.
-STORED = ("C", "H", "U", "W")
+from nplm_mpi.trainable import AnyModel, Tensor
 
 
 def save_model(
-    path: Path, model: Model, vocabulary: Vocabulary, config: Config, training: dict[str, Any] | None = None
+    path: Path, model: AnyModel, vocabulary: Vocabulary, config: Config, training: dict[str, Any] | None = None
 ) -> int:
     """Write a model, or with ``training`` a checkpoint. Collective; returns the file's bytes.
 
@@ -38,11 +34,9 @@ def save_model(
         Q = None if math.isnan(model.Q) else model.Q
         state = {**training, "scale": p.scale, "Q": Q, "upwards": model.upwards}
         if p.scale != 1:
-            state |= {
-                f"stored_{name}": array
-                for name, array in _arrays(model, p.dtype.type(1)).items()
-                if name in STORED
-            }
+            # Where weights carry a common scale, the arrays themselves too: a resumed run continues to the bit.
+            stored = _arrays(model, p.dtype.type(1))
+            state |= {f"stored_{name}": stored[name] for name, t in p.tensors().items() if t.weight}
     return checkpoint.save(
         path,
         model.comm,
@@ -55,27 +49,27 @@ def save_model(
     )
 
 
-def _arrays(model: Model, c: Any) -> dict[str, Whole | Sliced]:
+def _arrays(model: AnyModel, c: Any) -> dict[str, Whole | Sliced]:
     """The parameters in the paper's shapes; the weights c times what is stored."""
     p = model.parameters
     start, stop = (p.start, p.stop) if model.writes_rows else (p.V, p.V)
 
-    def rows(part: np.ndarray, factor: Any) -> Sliced:
-        return Sliced(p.V, start, stop, lambda lo, hi: factor * part[lo - p.start : hi - p.start])
+    def part(tensor: Tensor) -> Whole | Sliced:
+        factor, array = c if tensor.weight else p.dtype.type(1), tensor.array
+        if tensor.own_rows:
+            return Sliced(
+                p.V,
+                start,
+                stop,
+                lambda lo, hi: np.ascontiguousarray(factor * array[lo - p.start : hi - p.start]),
+            )
+        if len(array) == p.V:
+            # All ranks hold all of it; rank 0 hands out its rows, so that no second one is needed.
+            first = 0 if model.comm.is_root else p.V
+            return Sliced(p.V, first, p.V, lambda lo, hi: factor * array[lo:hi])
+        return Whole(factor * array)
 
-    one = p.dtype.type(1)
-    # All ranks hold all of C; rank 0 hands out its rows, so that no second C is needed.
-    all_or_none = (0, p.V) if model.comm.is_root else (p.V, p.V)
-    arrays: dict[str, Whole | Sliced] = {
-        "C": Sliced(p.V, *all_or_none, lambda lo, hi: c * p.C[lo:hi]),
-        "H": Whole(c * p.H),
-        "d": Whole(p.d),
-    }
-    arrays["U"] = rows(p.U, c)
-    if p.shape.direct:
-        arrays["W"] = rows(p.W, c)
-    arrays["b"] = rows(p.b, one)
-    return arrays
+    return {name: part(tensor) for name, tensor in p.tensors().items()}
 
 
 def load_model(
@@ -89,7 +83,7 @@ def load_model(
     reproducible: bool = False,
     parallel: str = "vocabulary",
     threads: int = 1,
-) -> tuple[Model, Vocabulary, checkpoint.Model]:
+) -> tuple[AnyModel, Vocabulary, checkpoint.Model]:
     """The model in a file, its rows dealt to the ranks of ``comm``. Collective.
 
     Returns
@@ -127,18 +121,15 @@ def vocabulary_of(file: checkpoint.Model) -> Vocabulary:
         raise UserError(f"{file.path}: /vocabulary: {error}; give an intact model file") from error
 
 
-def read_into(model: Model, file: checkpoint.Model) -> None:
+def read_into(model: AnyModel, file: checkpoint.Model) -> None:
     """Overwrite the model's parameters by those of an open file. Not collective."""
     p, state = model.parameters, file.training or {}
     model.flush()
     p.scale = state.get("scale", 1.0)
     q = state.get("Q")
     model.Q = math.nan if q is None else q
-    model.upwards = state.get("upwards", True)
-    for name, target, start in (
-        ("C", p.C, 0), ("H", p.H, 0), ("d", p.d, 0),
-        ("U", p.U, p.start), ("W", p.W, p.start), ("b", p.b, p.start),
-    ):  # fmt: skip
+    for name, tensor in p.tensors().items():
         stored = f"training/stored_{name}"
-        if target.size:
-            file.read_into(stored if p.scale != 1 and name in STORED else name, start, target)
+        if tensor.array.size:
+            source = stored if p.scale != 1 and tensor.weight else name
+            file.read_into(source, p.start if tensor.own_rows else 0, tensor.array)

@@ -7,12 +7,13 @@ import numpy as np
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.partition import Partition
+from nplm_mpi.trainable import Tensor
 
 # Rows are drawn in blocks of this many, each from a random stream of its own, so
 # that a row's initial value does not depend on who owns it.
 BLOCK = 4096
 # Which random stream belongs to which tensor.
-STREAMS = {"C": 0, "H": 1, "O": 2}
+STREAMS = {"C": 0, "H": 1, "O": 2, "v": 3}
 # The output bias of the boundary symbol, which is never predicted: exp(-1e4) is exactly 0.
 NEVER = -1e4
 
@@ -91,6 +92,17 @@ class Parameters:
     def W(self) -> np.ndarray:
         """Own direct weights divided by ``scale``, a view (rows, (n-1)m), or (rows, 0)."""
         return self.O[:, 1 + self.shape.hidden : self.shape.columns]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters by the paper's letters, in the order of a file."""
+        return {
+            "C": Tensor(self.C),
+            "H": Tensor(self.H),
+            "d": Tensor(self.d, weight=False),
+            "U": Tensor(self.U, own_rows=True),
+            **({"W": Tensor(self.W, own_rows=True)} if self.shape.direct else {}),
+            "b": Tensor(self.b, own_rows=True, weight=False),
+        }
 
     def fold_scale(self) -> None:
         """Multiply the scale into the weights, leaving it 1: a pass over all of them."""

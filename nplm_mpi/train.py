@@ -23,7 +23,6 @@ from nplm_mpi.display import Display, duration, number, print_table
 from nplm_mpi.distribution import new_model
 from nplm_mpi.errors import Stop, UserError
 from nplm_mpi.grid import shape_of_grid
-from nplm_mpi.model import Model
 from nplm_mpi.model_file import load_model
 from nplm_mpi.run_folder import (
     FolderLock,
@@ -37,6 +36,7 @@ from nplm_mpi.run_folder import (
 )
 from nplm_mpi.shared import SharedModel
 from nplm_mpi.signals import Signals
+from nplm_mpi.trainable import AnyModel
 from nplm_mpi.training import State, Training, final_evaluation, fingerprint, unigram_log_probs
 
 EXAMPLES = """
@@ -167,7 +167,7 @@ def warn_of_memory(comm: Comm, config: Config, V: int) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def build(comm: Comm, config: Config, V: int) -> Model:
+def build(comm: Comm, config: Config, V: int) -> AnyModel:
     """The model that the configuration asks for; for a single rank always one row. Collective."""
     settings = config.training
     return new_model(
@@ -194,7 +194,7 @@ def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[Model, State]:
     return model, State()
 
 
-def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[Model, State]:
+def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[AnyModel, State]:
     """Model and state of a checkpoint that was found good. Collective.
 
     Raises
@@ -250,7 +250,7 @@ def collectives(config: Config) -> str:
     return "one" if config.training.collectives == "auto" else config.training.collectives
 
 
-def lost_updates(model: Model) -> dict[str, float]:
+def lost_updates(model: AnyModel) -> dict[str, float]:
     """What ranks that share memory did in vain; nothing for others."""
     if not isinstance(model, SharedModel):
         return {}

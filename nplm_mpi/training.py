@@ -23,6 +23,7 @@ from nplm_mpi.model import Model
 from nplm_mpi.model_file import read_into, save_model
 from nplm_mpi.schedule import Trial, on_several_machines
 from nplm_mpi.signals import EXIT_CODES, LEVELS, Signals
+from nplm_mpi.trainable import AnyModel
 
 
 class NonFinite(Stop):
@@ -91,7 +92,7 @@ class Training:
     ----------
     config : Config
     corpus : Corpus
-    model : Model
+    model : AnyModel
     out : Path
         The run's folder; exists.
     state : State
@@ -112,7 +113,7 @@ class Training:
         self,
         config: Config,
         corpus: Corpus,
-        model: Model,
+        model: AnyModel,
         out: Path,
         state: State,
         listen: Callable[[str, dict[str, Any]], None],
@@ -122,7 +123,7 @@ class Training:
         self.comm: Comm = model.comm
         self.listen, self.signals = listen, signals
         self.updates = model.updates
-        if config.training.collectives == "auto" and on_several_machines(model):
+        if isinstance(model, Model) and config.training.collectives == "auto" and on_several_machines(model):
             self.updates = Trial(model).updates
         self.unsaved: set[str] = set()
         self.cost = SavingCost()
