@@ -370,6 +370,22 @@ PRESETS: dict[str, dict[str, Any]] = {
         epochs=5,
         treatment="ap",
     ),
+    # The energy model of section 5.1 in MLP5's sizes, with settings found on Brown's training part.
+    "energy": dict(
+        model="energy",
+        per_word_v=True,
+        order=5,
+        features=30,
+        hidden=50,
+        direct=False,
+        batch=32,
+        lr=0.03,
+        lr_decay=1e-6,
+        weight_decay=1e-4,
+        epochs=20,
+        shuffle=True,
+        init_bias="unigram",
+    ),
     "small": dict(
         order=4,
         hidden=50,

@@ -92,6 +92,11 @@ def messages(
 def memory_per_rank(shape: ModelConfig, V: int, K: int, itemsize: int, layout: Layout) -> float:
     """Bytes that the largest rank needs: parameters, the update's arrays, and the process itself."""
     rows, k = Partition(V, layout.columns).count(0), -(-K // layout.rows)
+    if shape.model == "energy":
+        # rows of C, b, v; w, T, R of the hidden units; y
+        numbers = rows * (shape.features + 1 + shape.hidden * (4 if shape.per_word_v else 3) + k)
+        numbers += 2 * k * shape.inputs + shape.hidden * (2 * k + 1 + shape.order * shape.features)
+        return PROCESS_BYTES + float(numbers) * itemsize
     D = whole_vectors(shape.columns, itemsize)
     numbers = V * shape.features + shape.hidden * (1 + shape.inputs)  # C, H, d
     numbers += rows * D * (2 if layout.rows > 1 else 1)  # O, and in a grid its change

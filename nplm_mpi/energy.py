@@ -97,9 +97,7 @@ class EnergyModel:
     writes_rows = True
     collectives = "two"
 
-    def __init__(
-        self, comm: Comm, parameters: EnergyParameters, batch: int = 1, decay: float = 0.0
-    ) -> None:
+    def __init__(self, comm: Comm, parameters: EnergyParameters, batch: int = 1, decay: float = 0.0) -> None:
         self.comm = self.row = comm
         self.parameters, self.batch, self.examples_per_call, self.decay = parameters, batch, batch, decay
         self.Q = float("nan")
@@ -246,6 +244,16 @@ class EnergyModel:
             kernels.log_likelihood(w.sums, w.Q, log_p[part])
         self.Q = Q
         return log_p
+
+    def outputs(self, contexts: np.ndarray) -> tuple[np.ndarray, bool]:
+        """y = -E of the own candidates, (K, rows), and whether hidden units were beyond the usual range.
+
+        After :meth:`find_candidate_parts`; the next call overwrites y. Collective: one Allreduce.
+        """
+        w = self._workspace(len(contexts))
+        sums = self._hidden_units(contexts, w)
+        self._outputs(w, sums)
+        return w.y[:, : len(self.parameters.b)], sums
 
     def _workspace(self, K: int) -> EnergyWorkspace:
         if K not in self._workspaces:

@@ -334,9 +334,9 @@ def hidden_sums(W, v, U, c, sums, T, R, lanes, do):
                 do[j, first + k] = 4 * total
 
 
-@njit(**options_for_sums)
+@njit(**options)
 def exponentials_and_sums(y, rows, Q, words, sums):
-    """y becomes exp(y - Q), 0 beyond ``rows``; ``sums`` (2, K, float64) = s and y of the target word, own share.
+    """y becomes exp(y - Q), 0 beyond ``rows``; ``sums`` (2, K, float64) = s and the target's y, own share.
 
     ``words`` are rows of this rank; out of range where another rank owns them.
     """
@@ -347,14 +347,24 @@ def exponentials_and_sums(y, rows, Q, words, sums):
         w = words[k]
         if 0 <= w < rows:
             sums[1, k] = row[w]
-        for start in range(0, rows, 1024):
-            part = row[start : min(start + 1024, rows)]
-            s = y.dtype.type(0)
-            for i in range(part.shape[0]):
-                part[i] = exp(part[i] - q)
-                s += part[i]
-            sums[0, k] += s
+        for i in range(rows):
+            row[i] = exp(row[i] - q)
         row[rows:] = 0
+        sums[0, k] = sum_of_row(row[:rows])
+
+
+@njit(**options_for_sums)
+def sum_of_row(row):
+    """The sum, parts of it in single precision; apart, because nothing may be written in between."""
+    use_full_registers()
+    total = 0.0
+    for start in range(0, row.shape[0], 1024):
+        part = row[start : min(start + 1024, row.shape[0])]
+        s = row.dtype.type(0)
+        for i in range(part.shape[0]):
+            s += part[i]
+        total += s
+    return total
 
 
 @njit(**options_for_sums)

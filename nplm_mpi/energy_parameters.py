@@ -85,9 +85,13 @@ class EnergyParameters:
         never : int, optional
             A word that is never predicted (the boundary symbol).
         """
+        # With a v that all words share, candidate and context meet only in the bend of the
+        # tanh: near zero the energy is a sum of one part for each, and nothing can be learned
+        # from it.  So features and thresholds start where it bends.
         shape = self.shape
+        spread = 0.1 if shape.per_word_v else 1.0
         for start, rows in random_rows(seed, "C", self.start, self.stop, shape.features):
-            self.C[start - self.start : start - self.start + len(rows)] = rows * 0.1
+            self.C[start - self.start : start - self.start + len(rows)] = rows * spread
         for start, rows in random_rows(seed, "H", 0, shape.hidden, self.H.shape[1]):
             self.H[start : start + len(rows)] = rows / np.sqrt(self.H.shape[1])
         self.d[:] = 0
@@ -95,6 +99,8 @@ class EnergyParameters:
             for start, rows in random_rows(seed, "v", self.start, self.stop, shape.hidden):
                 self.v[start - self.start : start - self.start + len(rows)] = rows / np.sqrt(shape.hidden)
         else:
+            for _, rows in random_rows(seed, "d", 0, 1, shape.hidden):
+                self.d[:] = rows[0]
             for _, rows in random_rows(seed, "v", 0, 1, shape.hidden):
                 self.shared_v[:] = rows[0] / np.sqrt(shape.hidden)
         self.b[:] = 0 if log_unigram is None else -log_unigram[self.start : self.stop]

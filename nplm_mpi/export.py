@@ -66,6 +66,10 @@ def export(arguments: argparse.Namespace) -> dict[str, Any]:
     vectors = model.word_vectors(arguments.vectors)
     assert isinstance(model.scorer, NetworkScorer)  # word_vectors refuses others
     arrays = exporting.whole_arrays(model.scorer.parameters)
+    if arguments.format == "onnx" and "v" in arrays:
+        raise UserError(
+            f"{arguments.model}: an energy model has no ONNX graph here; choose safetensors or npz"
+        )
     vocabulary, path = model.vocabulary, Path(arguments.out)
     words, matrix = vocabulary.words, vectors.matrix
     write: dict[str, Callable[[], None]] = {

@@ -15,7 +15,7 @@ import numpy as np
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.errors import UserError
 from nplm_mpi.files import one_line, replacing
-from nplm_mpi.parameters import Parameters
+from nplm_mpi.trainable import AnyParameters
 
 # Bytes of parameters in an ONNX file, which is one protobuf message; some room is left for the words.
 ONNX_LIMIT = 2**31 - 2**27
@@ -96,19 +96,19 @@ def write_projector(folder: Path, words: Sequence[str], matrix: np.ndarray, coun
     write_lines(folder / "projector_config.pbtxt", ["embeddings {", *(f"  {line}" for line in config), "}"])
 
 
-def whole_arrays(p: Parameters) -> dict[str, np.ndarray]:
-    """C, H, d, U, W, b in the paper's shapes; W only with direct connections.
+def whole_arrays(p: AnyParameters) -> dict[str, np.ndarray]:
+    """The parameters in the paper's shapes: C, H, d, U, W (if direct), b; of an energy model C, H, d, v, b.
 
     Parameters
     ----------
-    p : Parameters
+    p : AnyParameters
         Of a model on one rank.
     """
     c = p.dtype.type(p.scale)
-    arrays = {"C": c * p.C, "H": c * p.H, "d": p.d, "U": c * p.U, "W": c * p.W, "b": p.b}
-    if not p.shape.direct:
-        del arrays["W"]
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return {
+        name: np.ascontiguousarray(c * tensor.array if tensor.weight else tensor.array)
+        for name, tensor in p.tensors().items()
+    }
 
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabulary, order: int) -> None:
@@ -141,6 +141,8 @@ def write_safetensors(path: Path, arrays: dict[str, np.ndarray], vocabulary: Voc
 def write_torch(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabulary) -> None:
     """A state dict of torch.nn layers: C an Embedding; H with bias d, U with bias b, W Linear.
 
+    Of an energy model v and b are parameters by these names, not layers.
+
     Its words stand beside it in a text file, one per line: ``model.pt`` has ``model.words.txt``.
 
     Raises
@@ -150,8 +152,10 @@ def write_torch(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabular
     """
     torch = needed("torch", "torch")
     refuse_words(vocabulary.words, "\n", "a list of lines")
-    names = {"C": "C.weight", "H": "H.weight", "d": "H.bias", "U": "U.weight", "W": "W.weight", "b": "U.bias"}
-    state = {names[name]: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    names = {"C": "C.weight", "H": "H.weight", "d": "H.bias", "U": "U.weight", "W": "W.weight"}
+    if "U" in arrays:
+        names["b"] = "U.bias"
+    state = {names.get(name, name): torch.from_numpy(array.copy()) for name, array in arrays.items()}
     with replacing(path) as temporary:
         torch.save(state, temporary)
     write_lines(path.with_name(f"{path.stem}.words.txt"), vocabulary.words)

@@ -16,6 +16,8 @@ import numpy as np
 from nplm_mpi import checkpoint, ngram
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.corpus import BOS, EOS, UNK, Encoder, tokenise
+from nplm_mpi.energy import EnergyModel
+from nplm_mpi.energy_scorer import EnergyScorer
 from nplm_mpi.errors import UserError
 from nplm_mpi.line_scores import LineScore, TextScore
 from nplm_mpi.model_file import load_model
@@ -246,11 +248,15 @@ class LanguageModel:
         Raises
         ------
         UserError
-            If the model is an n-gram model.
+            If the model is an n-gram model; for the outputs of an energy model, which has none.
         """
         if not isinstance(self.scorer, NetworkScorer):
             raise UserError(f"{self.path}: an n-gram model has no word vectors; name a network's file")
         p = self.scorer.parameters
+        if which == "outputs" and p.shape.model == "energy":
+            raise UserError(
+                f"{self.path}: an energy model predicts words by their features, too; give features"
+            )
         stored = p.C if which == "features" else p.O[:, 1 : p.shape.columns]
         return Vectors(self.vocabulary, p.dtype.type(p.scale) * stored)
 
@@ -352,4 +358,6 @@ def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
     model, vocabulary, file = load_model(path, serial(), verify=False)
     with file:
         treatment = file.config.corpus.treatment
+    if isinstance(model, EnergyModel):
+        return LanguageModel(path, EnergyScorer(model, vocabulary, comm), treatment)
     return LanguageModel(path, NetworkScorer(model, vocabulary, comm), treatment)

@@ -17,7 +17,11 @@ from nplm_mpi.trainable import AnyModel, Tensor
 
 
 def save_model(
-    path: Path, model: AnyModel, vocabulary: Vocabulary, config: Config, training: dict[str, Any] | None = None
+    path: Path,
+    model: AnyModel,
+    vocabulary: Vocabulary,
+    config: Config,
+    training: dict[str, Any] | None = None,
 ) -> int:
     """Write a model, or with ``training`` a checkpoint. Collective; returns the file's bytes.
 
@@ -34,7 +38,7 @@ def save_model(
         Q = None if math.isnan(model.Q) else model.Q
         state = {**training, "scale": p.scale, "Q": Q, "upwards": model.upwards}
         if p.scale != 1:
-            # Where weights carry a common scale, the arrays themselves too: a resumed run continues to the bit.
+            # The arrays themselves, so that a resumed run continues to the bit.
             stored = _arrays(model, p.dtype.type(1))
             state |= {f"stored_{name}": stored[name] for name, t in p.tensors().items() if t.weight}
     return checkpoint.save(

@@ -13,7 +13,7 @@ from nplm_mpi.trainable import Tensor
 # that a row's initial value does not depend on who owns it.
 BLOCK = 4096
 # Which random stream belongs to which tensor.
-STREAMS = {"C": 0, "H": 1, "O": 2, "v": 3}
+STREAMS = {"C": 0, "H": 1, "O": 2, "v": 3, "d": 4}
 # The output bias of the boundary symbol, which is never predicted: exp(-1e4) is exactly 0.
 NEVER = -1e4
 

@@ -14,8 +14,9 @@ from nplm_mpi import kernels, score_kernels
 from nplm_mpi.comm import Comm
 from nplm_mpi.corpus import Vocabulary, fill_contexts
 from nplm_mpi.errors import UserError
-from nplm_mpi.model import RANGE_OF_S, Model
+from nplm_mpi.model import RANGE_OF_S
 from nplm_mpi.ngram import NgramModel
+from nplm_mpi.trainable import AnyModel
 
 # Contexts that are worked on together; a multiple of score_kernels.BLOCK.
 CHUNK = 512
@@ -55,7 +56,7 @@ class NetworkScorer:
         Whose ranks share the work; :meth:`score` and :meth:`log_prob` are then collective.
     """
 
-    def __init__(self, model: Model, vocabulary: Vocabulary, comm: Comm) -> None:
+    def __init__(self, model: AnyModel, vocabulary: Vocabulary, comm: Comm) -> None:
         if model.comm.size != 1:
             raise ValueError("a scorer needs the whole model on each rank")
         model.flush()

@@ -267,12 +267,15 @@ def len_of_epoch(config: Config, corpus: Corpus) -> int:
 def describe(comm: Comm, config: Config, corpus: Corpus, compiling: float) -> list[str]:
     """The lines that open a run."""
     shape, about, V = config.model, corpus.describe(), len(corpus.vocabulary)
-    direct = "with" if shape.direct else "without"
+    if shape.model == "energy":
+        kind, rest = "energy model", "v for each word" if shape.per_word_v else "common v"
+    else:
+        kind, rest = "network", f"{'with' if shape.direct else 'without'} direct connections"
     parts = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in corpus.parts.items())
     return [
         f"corpus {about['name']} as {about['text']}: {about['tokens']:,} tokens ({parts}), "
         f"{about['types']:,} types, V = {V:,} (merged: {about['merged_rule']})",
-        f"network n={shape.order} m={shape.features} h={shape.hidden} {direct} direct connections: "
+        f"{kind} n={shape.order} m={shape.features} h={shape.hidden} {rest}: "
         f"{shape.count_parameters(V):,} parameters, {config.training.dtype}",
         f"{comm.size} ranks x {config.training.threads} thread{'s' * (config.training.threads > 1)} "
         f"on {os.cpu_count()} cores (numba {numba.__version__}); K={config.training.batch}",

@@ -89,9 +89,7 @@ def test_one_update_follows_the_slope_of_the_log_likelihood_in_every_tensor(per_
     before, after = setting.start(), gather([train(comm.serial(), setting)])
     ((contexts, words, eps),) = setting.batches()
     for name, theta in before.copy().parameters.items():
-        slope = central_differences(
-            lambda: before.log_likelihood(contexts, words), before.parameters[name]
-        )
+        slope = central_differences(lambda: before.log_likelihood(contexts, words), before.parameters[name])
         np.testing.assert_allclose((after[name] - theta) / eps, slope, atol=1e-8, err_msg=name)
 
 
