@@ -21,7 +21,9 @@ An update sends, among all ranks:
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -95,11 +97,12 @@ class EnergyModel:
     """
 
     writes_rows = True
+    updates_per_call = 1
     collectives = "two"
 
     def __init__(self, comm: Comm, parameters: EnergyParameters, batch: int = 1, decay: float = 0.0) -> None:
         self.comm = self.row = comm
-        self.parameters, self.batch, self.examples_per_call, self.decay = parameters, batch, batch, decay
+        self.parameters, self.batch, self.examples_per_update, self.decay = parameters, batch, batch, decay
         self.Q = float("nan")
         p, h = parameters, parameters.shape.hidden
         self._w, self._T, self._R = (aligned_rows(h, p.padded_rows, p.dtype) for _ in range(3))
@@ -129,6 +132,14 @@ class EnergyModel:
         self._backward(w, own_words, sums)
         self._ascend(w, contexts, rate)
         return w.log_p
+
+    def updates(self, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray) -> np.ndarray:
+        """One :meth:`update` after another; see :meth:`nplm_mpi.model.Model.updates`."""
+        K, log_p = self.examples_per_update, np.empty(len(words))
+        for i, rate in enumerate(rates):
+            part = slice(i * K, (i + 1) * K)
+            log_p[part] = self.update(contexts[part], words[part], float(rate))
+        return log_p
 
     def find_candidate_parts(self) -> None:
         """What depends on candidates only, for all examples: 2 H_0 C(i), its exponential, biases.
@@ -215,6 +226,15 @@ class EnergyModel:
 
     def flush(self) -> None:
         """Nothing waits in this model; for the interface only."""
+
+    def progress(self) -> dict[str, Any]:
+        """As :meth:`nplm_mpi.model.Model.progress`."""
+        return {"Q": None if math.isnan(self.Q) else self.Q}
+
+    def go_on_from(self, progress: Mapping[str, Any]) -> None:
+        """As :meth:`nplm_mpi.model.Model.go_on_from`."""
+        Q = progress.get("Q")
+        self.Q = math.nan if Q is None else Q
 
     def find_drift(self) -> str | None:
         """Which array, that ranks must hold alike, differs on which ranks. Collective: one allgather."""

@@ -17,7 +17,9 @@ Where this differs in form, not in result, from the page in the paper:
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -300,6 +302,16 @@ class Model:
     def _apply_step(self, step: np.ndarray) -> None:
         apply = kernels.apply_step if self.batch > 1 else kernels.apply_step_of_one
         apply(self.parameters.O, self.parameters.shape.columns, self._E, step)
+
+    def progress(self) -> dict[str, Any]:
+        """What, beside the parameters, later updates depend on: plain numbers."""
+        return {"Q": None if math.isnan(self.Q) else self.Q, "upwards": self.upwards}
+
+    def go_on_from(self, progress: Mapping[str, Any]) -> None:
+        """Be where the model was whose :meth:`progress` this is."""
+        Q = progress.get("Q")
+        self.Q = math.nan if Q is None else Q
+        self.upwards = progress.get("upwards", True)
 
     def find_drift(self) -> str | None:
         """Which array, that ranks must hold alike, differs on which ranks. Collective: one allgather."""

@@ -1,6 +1,5 @@
 """From a model on several ranks to one file and back."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,7 @@ def save_model(
     c = p.dtype.type(p.scale)
     state = None
     if training is not None:
-        Q = None if math.isnan(model.Q) else model.Q
-        state = {**training, "scale": p.scale, "Q": Q, "upwards": model.upwards}
+        state = {**training, "scale": p.scale, **model.progress()}
         if p.scale != 1:
             # The arrays themselves, so that a resumed run continues to the bit.
             stored = _arrays(model, p.dtype.type(1))
@@ -130,8 +128,7 @@ def read_into(model: AnyModel, file: checkpoint.Model) -> None:
     p, state = model.parameters, file.training or {}
     model.flush()
     p.scale = state.get("scale", 1.0)
-    q = state.get("Q")
-    model.Q = math.nan if q is None else q
+    model.go_on_from(state)
     for name, tensor in p.tensors().items():
         stored = f"training/stored_{name}"
         if tensor.array.size:

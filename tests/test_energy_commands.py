@@ -75,18 +75,16 @@ def test_a_run_learns_and_its_file_holds_the_shapes_of_the_paper(run):
     assert epochs[-1]["valid_perplexity"] < 0.8 * V
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_three_ranks_stopped_and_resumed_end_with_the_bits_of_an_unbroken_run(
-    folder, kind, monkeypatch_module
-):
-    whole = succeed("train", *training(folder, kind, f"{kind}-3"), cwd=folder, ranks=3)
+def test_two_ranks_stopped_and_resumed_end_with_the_bits_of_an_unbroken_run(folder, monkeypatch_module):
+    kind = "per-word"
+    whole = succeed("train", *training(folder, kind, f"{kind}-2"), cwd=folder, ranks=2)
     part = training(folder, kind, f"{kind}-parts", "--epochs", 1)
-    succeed("train", *part, cwd=folder, ranks=3)
+    succeed("train", *part, cwd=folder, ranks=2)
     assert (
-        command("train", *training(folder, kind, f"{kind}-parts", "--resume"), cwd=folder, ranks=3).returncode
+        command("train", *training(folder, kind, f"{kind}-parts", "--resume"), cwd=folder, ranks=2).returncode
         == 0
     )
-    unbroken, resumed = (read_parameters(folder / f"{kind}-{n}" / "checkpoint.h5") for n in ("3", "parts"))
+    unbroken, resumed = (read_parameters(folder / f"{kind}-{n}" / "checkpoint.h5") for n in ("2", "parts"))
     assert same_bits(unbroken, resumed)
     train.main(serial(), list(map(str, training(folder, kind, f"{kind}-1"))))
     for name, array in read_parameters(folder / f"{kind}-1" / "checkpoint.h5").items():
