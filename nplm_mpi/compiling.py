@@ -12,13 +12,13 @@ from collections.abc import Callable
 import numpy as np
 
 from nplm_mpi.comm import Comm, serial
-from nplm_mpi.model import Model
+from nplm_mpi.trainable import AnyModel
 
 # Enough for a tile and what is left over.
 WORDS = 64
 
 
-def compile_kernels(comm: Comm, build: Callable[[Comm], Model]) -> float:
+def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel]) -> float:
     """Compile, or load from the cache, whatever a training calls.
 
     Parameters
@@ -46,7 +46,7 @@ def compile_kernels(comm: Comm, build: Callable[[Comm], Model]) -> float:
     return time.perf_counter() - start
 
 
-def exercise(model: Model) -> None:
+def exercise(model: AnyModel) -> None:
     """Call everything once."""
     model.parameters.initialize(seed=1)
     N = 2 * max(model.examples_per_update, model.examples_per_update * model.updates_per_call)

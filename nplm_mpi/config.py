@@ -258,7 +258,13 @@ class Config:
 
 
 # Ways to train that the energy model does not have, and what they are without.
-ONLY_OF_THE_NETWORK = {"grid": "", "parallel": "vocabulary", "reproducible": False, "collectives": "auto"}
+ONLY_OF_THE_NETWORK = {
+    "grid": "",
+    "parallel": "vocabulary",
+    "reproducible": False,
+    "collectives": "auto",
+    "threads": 1,
+}
 
 SECTIONS: dict[str, type] = {
     "corpus": CorpusConfig,

@@ -185,7 +185,7 @@ def build(comm: Comm, config: Config, V: int) -> AnyModel:
     )
 
 
-def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[Model, State]:
+def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[AnyModel, State]:
     """A fresh model and state. Collective."""
     settings = config.training
     model = build(comm, config, len(corpus.vocabulary))
