@@ -223,18 +223,6 @@ def test_a_vanished_folder_is_a_save_error(tmp_path):
     assert all(isinstance(r, SaveError) and "No such file or directory" in str(r) for r in results)
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("mounting a tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
 @pytest.mark.parametrize("where", ["before", "vocabulary", "numbers"])
 def test_a_full_disk_leaves_the_old_checkpoint_intact(small_disk, monkeypatch, where):
     path = small_disk / "checkpoint.h5"

@@ -132,19 +132,6 @@ def test_a_folder_in_which_a_run_works_is_refused_to_another(tmp_path):
 # --- disks -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of 1 MiB, with an empty file ``full``."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("mounting a tmpfs needs root")
-    (folder / "full").touch()
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
 def happen(monkeypatch, events):
     """Call ``events[n]`` after update n, or the first one after it at which calls come back."""
     waiting = sorted(events)
@@ -164,7 +151,7 @@ def serial(*options):
 
 def fill(folder: Path) -> None:
     """Take what is left of a disk."""
-    file = os.open(folder / "full", os.O_WRONLY)
+    file = os.open(folder / "full", os.O_WRONLY | os.O_CREAT)
     with contextlib.suppress(OSError):
         while os.write(file, b"0" * 4096):
             pass
