@@ -3,10 +3,9 @@
 import numpy as np
 
 from nplm_mpi import energy_kernels as kernels
-from nplm_mpi.comm import Comm
-from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.energy import CHUNK, EnergyModel
 from nplm_mpi.scorers import NetworkScorer
+from nplm_mpi.trainable import AnyModel
 
 
 class EnergyScorer(NetworkScorer):
@@ -24,10 +23,12 @@ class EnergyScorer(NetworkScorer):
         Whose ranks share the work; :meth:`score` and :meth:`log_prob` are then collective.
     """
 
-    def __init__(self, model: EnergyModel, vocabulary: Vocabulary, comm: Comm) -> None:
-        super().__init__(model, vocabulary, comm)
-        self.model = model
-        model.find_candidate_parts()
+    model: EnergyModel
+
+    def replace_model(self, model: AnyModel) -> None:
+        """See :class:`nplm_mpi.scorers.NetworkScorer`."""
+        super().replace_model(model)
+        self.model.find_candidate_parts()
 
     def _score_unique(self, contexts: np.ndarray, number: np.ndarray, words: np.ndarray) -> np.ndarray:
         log_p = np.empty(len(words))

@@ -22,6 +22,7 @@ from nplm_mpi.errors import UserError
 from nplm_mpi.line_scores import LineScore, TextScore
 from nplm_mpi.model_file import load_model
 from nplm_mpi.scorers import NetworkScorer, NgramScorer, Scorer
+from nplm_mpi.unknown import grown, rarest_words
 from nplm_mpi.vectors import Vectors
 
 LN10 = math.log(10.0)
@@ -64,6 +65,58 @@ class LanguageModel:
         """Whether a word of text is in the vocabulary (``<unk>`` is not, the boundary symbols are)."""
         boundary = self.vocabulary.bos is not None and word in (BOS, EOS)
         return boundary or (word != UNK and self._encoder(word)[1])
+
+    def encode(self, word: str) -> tuple[int, bool]:
+        """Id of a word of text, and whether the vocabulary knows the word."""
+        return self._encoder(word)
+
+    def add_word(self, word: str, contexts: Iterable[str | Sequence[str]]) -> int:
+        """Take an unknown word into the vocabulary, as the model guesses it from contexts (section 5.1).
+
+        What the word has of its own, C and U, W or v, is the mean of all words' under
+        P(i | context), averaged over the contexts; its bias is the mean of the rarest words'.
+        The vocabulary grows by one; of the others' probabilities only the normalization changes.
+
+        Parameters
+        ----------
+        word : str
+            As it stands in text.
+        contexts : iterable of str or of sequences of str
+            The words before each place where it was seen, in the order of the text; the last n-1
+            of each are used.
+
+        Returns
+        -------
+        int
+            Its id.
+
+        Raises
+        ------
+        UserError
+            If the word is known or none, no context is given, or the model is an n-gram model.
+        """
+        ids = [self.context_ids(context, bos=False) for context in contexts]
+        if not ids:
+            raise UserError(f"{word!r}: give at least one context in which the word was seen")
+        return self.add_word_at(word, np.array(ids))
+
+    def can_add(self, word: str) -> bool:
+        """Whether :meth:`add_word` would take the word; symbols of the program are not taken."""
+        return not self.encode(word)[1] and self._encoder.form(word) is not None
+
+    def add_word_at(self, word: str, contexts: np.ndarray) -> int:
+        """:meth:`add_word` with contexts as ids, (K, n-1), the nearest word first."""
+        if not isinstance(self.scorer, NetworkScorer):
+            raise UserError(f"{self.path}: an n-gram model has no features to give to a word; name a network")
+        form = self._encoder.form(word)
+        if tokenise(word) != [word] or self.encode(word)[1] or form is None:
+            raise UserError(f"{word!r}: give one word that the vocabulary does not hold")
+        p = np.mean([self.scorer.distribution(context) for context in contexts], axis=0)
+        self.scorer.replace_model(grown(self.scorer.model, p, rarest_words(self.vocabulary)))
+        self.__dict__.pop("vectors", None)
+        number = self.vocabulary.add(form)
+        self._encoder.forget()
+        return number
 
     def score(self, sentence: str, bos: bool = True, eos: bool = True) -> float:
         """Logarithm to base 10 of a sentence's probability.

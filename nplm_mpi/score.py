@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 from nplm_mpi import cli, nbest
+from nplm_mpi.adapting import AdaptingModel
 from nplm_mpi.arguments import Parser
 from nplm_mpi.comm import Comm
 from nplm_mpi.corpus import iter_lines
@@ -23,6 +24,7 @@ python -m nplm_mpi.score run/best.h5 < text.txt
 python -m nplm_mpi.score run/best.h5 --format kenlm -v word text.txt more.txt.gz
 mpirun -n 2 python -m nplm_mpi.score run/best.h5 --format srilm --debug 1 text.txt
 python -m nplm_mpi.score kn5.h5 --json text.txt
+python -m nplm_mpi.score run/best.h5 --adapt-unknown text.txt
 python -m nplm_mpi.score run/best.h5 --nbest --weight 0.5 --rerank < list.txt
 """
 DESCRIPTION = """
@@ -43,7 +45,9 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     """Score as the arguments say. Collective."""
     with cli.same_on_all_ranks():
         arguments = parse(argv)
-    model = load(arguments.model, comm)
+    loaded = load(arguments.model, comm)
+    with cli.same_on_all_ranks():
+        model = AdaptingModel(loaded) if arguments.adapt_unknown else loaded
     lines = numbered_lines(arguments.files)
     size = 1 if arguments.line_buffered else LINES
     answer: Answers | Rescored = (
@@ -97,6 +101,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--unk",
         action="store_true",
         help="with --format srilm, as its -unk: an unknown word counts as <unk> (default: left out of sums)",
+    )
+    parser.add_argument(
+        "--adapt-unknown",
+        action="store_true",
+        help="take each unknown word into the vocabulary once it was met, with the features that its context "
+        "suggests (networks only; one word at a time, so slower)",
     )
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
     parser.add_argument(
@@ -153,7 +163,7 @@ def number(name: str, lines: Iterator[str]) -> Iterator[Numbered]:
     return ((line, f"{name}, line {i}") for i, line in enumerate(lines, start=1))
 
 
-def layout(model: LanguageModel, arguments: argparse.Namespace) -> Layout:
+def layout(model: LanguageModel | AdaptingModel, arguments: argparse.Namespace) -> Layout:
     """The layout that the arguments name."""
     name = " ".join(arguments.files) or "-"
     makers: dict[str, Callable[[], Layout]] = {
@@ -174,7 +184,7 @@ class Answers:
     layout : Layout
     """
 
-    def __init__(self, model: LanguageModel, layout: Layout) -> None:
+    def __init__(self, model: LanguageModel | AdaptingModel, layout: Layout) -> None:
         self.model, self.layout, self.total = model, layout, TextScore()
 
     def to(self, chunk: Sequence[Numbered]) -> str:
@@ -204,7 +214,7 @@ class Rescored:
         See :func:`parse`.
     """
 
-    def __init__(self, model: LanguageModel, arguments: argparse.Namespace) -> None:
+    def __init__(self, model: LanguageModel | AdaptingModel, arguments: argparse.Namespace) -> None:
         self.model, self.arguments, self.total = model, arguments, TextScore()
         self.parse = nbest.parse_moses if arguments.nbest_format == "moses" else nbest.parse_kaldi
         self.waiting: list[nbest.Hypothesis] = []  # of a list that may go on
@@ -242,7 +252,7 @@ class Rescored:
         return describe(self.total, self.model)
 
 
-def describe(total: TextScore, model: LanguageModel) -> str:
+def describe(total: TextScore, model: LanguageModel | AdaptingModel) -> str:
     """The summary for people."""
     begin = (
         "after <s>" if model.vocabulary.bos is not None else "with nothing known (the model is of a stream)"

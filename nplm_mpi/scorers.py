@@ -59,10 +59,15 @@ class NetworkScorer:
     def __init__(self, model: AnyModel, vocabulary: Vocabulary, comm: Comm) -> None:
         if model.comm.size != 1:
             raise ValueError("a scorer needs the whole model on each rank")
-        model.flush()
-        self.parameters, self.vocabulary, self.comm = model.parameters, vocabulary, comm
+        self.vocabulary, self.comm = vocabulary, comm
+        self.replace_model(model)
         self.order = model.parameters.shape.order
         self._blas = ThreadpoolController()
+
+    def replace_model(self, model: AnyModel) -> None:
+        """Score with another model, perhaps of a vocabulary that has grown."""
+        model.flush()
+        self.model, self.parameters = model, model.parameters
 
     def score(self, tokens: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """See :class:`Scorer`; equal contexts are computed once. Collective: one exchange."""

@@ -63,6 +63,17 @@ class Encoder:
             found = self._remembered[word] = self._look_up(word)
         return found
 
+    def form(self, word: str) -> str | None:
+        """How an unknown word of text would stand in the vocabulary; None where it may not."""
+        if word in self.reserved:
+            return None
+        forms = (form for form in treat(word, self.treatment) if form is not None)
+        return next((form for form in forms if form not in self.vocabulary.reserved), None)
+
+    def forget(self) -> None:
+        """The vocabulary has grown: look words up again."""
+        self._remembered.clear()
+
     def _look_up(self, word: str) -> tuple[int, bool]:
         unknown = -1 if self.vocabulary.unk is None else self.vocabulary.unk
         if word in self.reserved:

@@ -100,6 +100,21 @@ class Vocabulary:
         """
         return self._ids.get(word, -1 if self.unk is None else self.unk)
 
+    def add(self, word: str) -> int:
+        """Take in one more word, not counted in any text; its id.
+
+        Raises
+        ------
+        ValueError
+            If it is known, empty or holds white space.
+        """
+        if word in self._ids or not word or not _SPACE.isdisjoint(word):
+            raise ValueError(f"{word!r} is known, empty or holds white space")
+        self._ids[word] = len(self.words)
+        self.words.append(word)
+        self.counts = np.append(self.counts, 0)
+        return self._ids[word]
+
     def encode(self, words: Iterable[str]) -> np.ndarray:
         """:meth:`index` of each word, int32. For text use :func:`nplm_mpi.corpus.encode_lines`."""
         return np.array([self.index(word) for word in words], np.int32)
