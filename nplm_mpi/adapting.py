@@ -22,6 +22,8 @@ class AdaptingModel:
     ----------
     model : LanguageModel
         A network's; its vocabulary grows.
+    among : {"all", "rare"}
+        As in :meth:`nplm_mpi.language_model.LanguageModel.add_word`.
 
     Attributes
     ----------
@@ -33,10 +35,10 @@ class AdaptingModel:
     Of several ranks all must score the same lines, as with the model itself.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, among: str = "all") -> None:
         if not isinstance(model.scorer, NetworkScorer):
             raise UserError(f"--adapt-unknown: {model.path} is an n-gram model; give a network")
-        self.model, self.scorer = model, model.scorer
+        self.model, self.scorer, self.among = model, model.scorer, among
         self.added: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -75,7 +77,7 @@ class AdaptingModel:
             unknown.append(not known)
             if not known and model.can_add(word):
                 score()
-                number = model.add_word_at(word, np.array([context]))
+                number = model.add_word_at(word, np.array([context]), self.among)
                 self.added.append(word)
             seen.append(number)
         if ended and end is not None:

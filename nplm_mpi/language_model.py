@@ -22,7 +22,7 @@ from nplm_mpi.errors import UserError
 from nplm_mpi.line_scores import LineScore, TextScore
 from nplm_mpi.model_file import load_model
 from nplm_mpi.scorers import NetworkScorer, NgramScorer, Scorer
-from nplm_mpi.unknown import grown, rarest_words
+from nplm_mpi.unknown import among_rare_words, grown, rarest_words
 from nplm_mpi.vectors import Vectors
 
 LN10 = math.log(10.0)
@@ -70,7 +70,7 @@ class LanguageModel:
         """Id of a word of text, and whether the vocabulary knows the word."""
         return self._encoder(word)
 
-    def add_word(self, word: str, contexts: Iterable[str | Sequence[str]]) -> int:
+    def add_word(self, word: str, contexts: Iterable[str | Sequence[str]], among: str = "all") -> int:
         """Take an unknown word into the vocabulary, as the model guesses it from contexts (section 5.1).
 
         What the word has of its own, C and U, W or v, is the mean of all words' under
@@ -84,6 +84,9 @@ class LanguageModel:
         contexts : iterable of str or of sequences of str
             The words before each place where it was seen, in the order of the text; the last n-1
             of each are used.
+        among : {"all", "rare"}
+            Whose mean: all words', as in the paper, or that of words seen at most 20 times and ``<unk>``,
+            since an unknown word is hardly a frequent one.
 
         Returns
         -------
@@ -98,20 +101,24 @@ class LanguageModel:
         ids = [self.context_ids(context, bos=False) for context in contexts]
         if not ids:
             raise UserError(f"{word!r}: give at least one context in which the word was seen")
-        return self.add_word_at(word, np.array(ids))
+        return self.add_word_at(word, np.array(ids), among)
 
     def can_add(self, word: str) -> bool:
         """Whether :meth:`add_word` would take the word; symbols of the program are not taken."""
         return not self.encode(word)[1] and self._encoder.form(word) is not None
 
-    def add_word_at(self, word: str, contexts: np.ndarray) -> int:
+    def add_word_at(self, word: str, contexts: np.ndarray, among: str = "all") -> int:
         """:meth:`add_word` with contexts as ids, (K, n-1), the nearest word first."""
         if not isinstance(self.scorer, NetworkScorer):
             raise UserError(f"{self.path}: an n-gram model has no features to give to a word; name a network")
         form = self._encoder.form(word)
         if tokenise(word) != [word] or self.encode(word)[1] or form is None:
             raise UserError(f"{word!r}: give one word that the vocabulary does not hold")
+        if among not in ("all", "rare"):
+            raise UserError(f"{among!r}: the mean is among 'all' words or 'rare' ones")
         p = np.mean([self.scorer.distribution(context) for context in contexts], axis=0)
+        if among == "rare":
+            p = among_rare_words(p, self.vocabulary)
         self.scorer.replace_model(grown(self.scorer.model, p, rarest_words(self.vocabulary)))
         self.__dict__.pop("vectors", None)
         number = self.vocabulary.add(form)

@@ -47,7 +47,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         arguments = parse(argv)
     loaded = load(arguments.model, comm)
     with cli.same_on_all_ranks():
-        model = AdaptingModel(loaded) if arguments.adapt_unknown else loaded
+        model = AdaptingModel(loaded, arguments.adapt_from) if arguments.adapt_unknown else loaded
     lines = numbered_lines(arguments.files)
     size = 1 if arguments.line_buffered else LINES
     answer: Answers | Rescored = (
@@ -108,6 +108,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="take each unknown word into the vocabulary once it was met, with the features that its context "
         "suggests (networks only; one word at a time, so slower)",
     )
+    parser.add_argument(
+        "--adapt-from",
+        choices=("all", "rare"),
+        default="all",
+        help="with --adapt-unknown: the new word's features are the mean of all words (default, as in the paper), "
+        "or of rare ones",
+    )
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
     parser.add_argument(
         "--line-buffered", action="store_true", help="answer each line before reading the next"
@@ -138,6 +145,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UserError("--rerank, --weight and --feature are for n-best lists; give --nbest too")
     if not math.isfinite(arguments.weight):
         raise UserError(f"--weight {arguments.weight}: give a finite number")
+    if arguments.adapt_from != "all" and not arguments.adapt_unknown:
+        raise UserError("--adapt-from is for --adapt-unknown; give that too")
     if arguments.unk and arguments.format != "srilm":
         raise UserError("--unk is for --format srilm; the other formats show both perplexities")
     return arguments

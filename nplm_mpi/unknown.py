@@ -10,6 +10,10 @@ the network).  Then V grows by one, and of the other words' probabilities only t
 normalization changes.  The paper leaves the bias open.  The guess for it would make a
 new word as probable as the common ones that it stands for; it gets the mean bias of
 the words that training saw least often.
+
+The sum over all words is the paper's.  It is dominated by frequent words, though, and an unknown
+word is not one of these: a sum over the rare words only (``among="rare"``) predicts what
+follows better, see ``benchmarks/unknown_words.py``.
 """
 
 import numpy as np
@@ -18,6 +22,22 @@ from nplm_mpi.comm import serial
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.distribution import new_model
 from nplm_mpi.trainable import AnyModel
+
+
+# A word that the training text holds at most so often is a rare one.
+RARE = 20
+
+
+def among_rare_words(p: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
+    """P(i | context), given that the word is a rare one: one seen at most 20 times, or ``<unk>``."""
+    rare = vocabulary.counts <= RARE
+    for boundary in (vocabulary.bos, vocabulary.eos):
+        if boundary is not None:
+            rare[boundary] = False
+    if vocabulary.unk is not None:
+        rare[vocabulary.unk] = True
+    kept = np.where(rare, p, 0)
+    return kept / kept.sum() if kept.sum() > 0 else p
 
 
 def rarest_words(vocabulary: Vocabulary) -> np.ndarray:

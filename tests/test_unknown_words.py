@@ -54,6 +54,15 @@ def test_several_contexts_are_averaged():
     assert model.vector("c") == pytest.approx([expected], rel=1e-14)
 
 
+def test_the_mean_of_rare_words_leaves_frequent_ones_out():
+    model = by_hand()
+    model.vocabulary.counts[:] = [20, 21]
+    model.add_word("c", ["b"], among="rare")
+    assert model.vector("c") == pytest.approx([0.0], abs=1e-15)
+    with pytest.raises(UserError, match="'all' words or 'rare' ones"):
+        model.add_word("d", ["b"], among="some")
+
+
 def test_the_bias_is_the_mean_of_the_rarest_words_that_were_seen():
     vocabulary = Vocabulary(["<unk>", "<s>", "</s>", "w", "x", "y", "z"], [1, 0, 1, 9, 2, 2, 0])
     assert rarest_words(vocabulary).tolist() == [4, 5]
