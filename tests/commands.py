@@ -1,15 +1,19 @@
 """Run the commands as a user does, in a folder of their own, and read what they leave with plain h5py."""
 
+import importlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import pytest
 
-from tests.mpi import Finished, launch, mpi_command, tail
+from nplm_mpi import cli
+from nplm_mpi.comm import Comm, serial
+from tests.mpi import ROOT, Finished, launch, mpi_command, tail
 from tests.oracle import Network
 
 DATA = Path(__file__).parent / "data"
@@ -30,6 +34,38 @@ def command(
     if ranks:
         return mpi_command(ranks, line, timeout=timeout, launcher=launcher, cwd=cwd, env=env)
     return launch([sys.executable, *line], timeout=timeout, cwd=cwd, env=env)
+
+
+def main_of(name: str) -> Callable[[Comm, Sequence[str]], None]:
+    """A command's function, as ``python -m nplm_mpi.NAME`` runs it."""
+    module = f"nplm_mpi.{name}"
+    if (ROOT / "nplm_mpi" / name / "__main__.py").exists():
+        module += ".__main__"
+    return importlib.import_module(module).main
+
+
+def command_here(
+    name: str,
+    *arguments: object,
+    cwd: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Finished:
+    """As :func:`command` on one rank, without starting a process; an exception is raised, not printed."""
+
+    def fail(comm: Comm) -> None:
+        raise
+
+    monkeypatch.chdir(cwd)
+    monkeypatch.setenv("NPLM_MPI_CACHE", str(cwd / "cache"))
+    monkeypatch.setattr(cli, "world", serial)
+    monkeypatch.setattr(Comm, "fail", fail)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        cli.run(name, main_of(name), list(map(str, arguments)))
+    out, err = capsys.readouterr()
+    assert isinstance(left.value.code, int)
+    return Finished(left.value.code, out, err, 0.0)
 
 
 def succeed(name: str, *arguments: object, **how: Any) -> dict[str, Any]:

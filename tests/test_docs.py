@@ -11,7 +11,6 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -20,21 +19,14 @@ import pytest
 
 import nplm_mpi
 from nplm_mpi import cli, export, train
-from nplm_mpi.comm import Comm, serial
+from nplm_mpi.comm import serial
+from tests.commands import main_of
 from tests.model_files import WORDS, make_vocabulary, write_model
 from tests.mpi import ROOT, launch
 
 PAGES = sorted([*ROOT.glob("docs/*.rst"), *ROOT.glob("docs/*.md")])
 TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 COMMAND = re.compile(r"(?:python3? -m nplm_mpi\.|nplm-mpi )(?P<name>\w+)(?P<rest>[^`\n]*)")
-
-
-def main_of(name: str) -> Callable[[Comm, Sequence[str]], None]:
-    """A command's function, as ``python -m nplm_mpi.NAME`` runs it."""
-    module = f"nplm_mpi.{name}"
-    if (ROOT / "nplm_mpi" / name / "__main__.py").exists():
-        module += ".__main__"
-    return importlib.import_module(module).main
 
 
 @cache

@@ -1,11 +1,20 @@
 """Bad input and bad arguments: exit code 2 and one line that says what, where and what to do."""
 
+from functools import partial
+
 import pytest
 
-from tests.commands import DATA, assert_refused, command, read_words, succeed
+from tests.commands import DATA, assert_refused, command, command_here, read_words, succeed
 from tests.mpi import LAUNCHERS
 
 GOOD = DATA / "H03_lf.txt"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """Runs a command in a folder of its own within this process."""
+    return partial(command_here, cwd=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
+
 
 TEXTS = {
     "empty": b"",
@@ -31,11 +40,11 @@ REFUSED_TEXTS = [
 
 
 @pytest.mark.parametrize(("name", "parts"), REFUSED_TEXTS)
-def test_texts_that_cannot_be_trained_on_are_refused(tmp_path, name, parts):
+def test_texts_that_cannot_be_trained_on_are_refused(here, tmp_path, name, parts):
     text = tmp_path / f"{name}.txt"
     text.write_bytes(TEXTS[name])
     options = ["--corpus", text, "--min-count", 0, "--order", 6, "--stream", "--split", "rest,0,0"]
-    assert_refused(command("train", *options, "--out", "run", cwd=tmp_path), "train", *parts)
+    assert_refused(here("train", *options, "--out", "run"), "train", *parts)
 
 
 REFUSED_ARGUMENTS = [
@@ -77,13 +86,13 @@ REFUSED_ARGUMENTS = [
 
 
 @pytest.mark.parametrize(("arguments", "parts"), REFUSED_ARGUMENTS, ids=lambda value: " ".join(value))
-def test_arguments_that_make_no_sense_are_refused(tmp_path, arguments, parts):
+def test_arguments_that_make_no_sense_are_refused(here, tmp_path, arguments, parts):
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.yaml").write_text("an earlier run's\n")
     corpus = [] if "--corpus" in arguments else ["--corpus", GOOD, "--min-count", 0]
     out = [] if "--out" in arguments or "--resume" in arguments else ["--out", "run"]
-    assert_refused(command("train", *corpus, *out, *arguments, cwd=tmp_path), "train", *parts)
+    assert_refused(here("train", *corpus, *out, *arguments), "train", *parts)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -151,11 +160,11 @@ REFUSED_EVALUATIONS = [
     REFUSED_EVALUATIONS,
     ids=lambda value: " ".join(str(v).split("/")[-1] for v in value),
 )
-def test_files_that_are_no_models_are_refused(tmp_path, arguments, parts):
-    assert_refused(command("evaluate", *arguments, cwd=tmp_path), "evaluate", *parts)
+def test_files_that_are_no_models_are_refused(here, arguments, parts):
+    assert_refused(here("evaluate", *arguments), "evaluate", *parts)
 
 
-def test_text_that_a_model_cannot_read_is_refused(tmp_path):
+def test_text_that_a_model_cannot_read_is_refused(here, tmp_path):
     train_on(GOOD, tmp_path)
     model = "run-H03_lf/best.h5"
     (tmp_path / "unknown.txt").write_text("words never seen\n")
@@ -166,4 +175,4 @@ def test_text_that_a_model_cannot_read_is_refused(tmp_path):
         (["--corpus", "nowhere.txt"], ["nowhere.txt"]),
         (["--corpus", "unknown.txt", "--split", "test"], ["--split"]),
     ):
-        assert_refused(command("evaluate", model, *arguments, cwd=tmp_path), "evaluate", *parts)
+        assert_refused(here("evaluate", model, *arguments), "evaluate", *parts)
