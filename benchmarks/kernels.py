@@ -72,7 +72,7 @@ def measure_all(comm: Comm) -> list[dict[str, Any]]:
     peak = peak_flops(comm)
     rows = []
     for V, order, features, hidden, direct in NETWORKS:
-        shape = ModelConfig(order, features, hidden, direct)
+        shape = ModelConfig(order=order, features=features, hidden=hidden, direct=direct)
         for K in BATCHES:
             model = new_model(comm, shape, V, "float32", K, 1e-4)
             model.parameters.initialize(seed=1)

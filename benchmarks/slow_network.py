@@ -43,15 +43,15 @@ def measure(comm: Comm, shape: ModelConfig, V: int, K: int, collectives: str) ->
     """Speed, calls and bytes of one schedule. Collective."""
     model = new_model(comm, shape, V, "float32", K, 1e-5, collectives)
     model.parameters.initialize(1)
+    together = model.updates_per_call
     draw = np.random.default_rng(1)
-    contexts = draw.integers(V, size=(64, K, shape.order - 1), dtype=np.int32)
-    words = draw.integers(V, size=(64, K), dtype=np.int32)
-
-    done = 0
+    contexts = draw.integers(V, size=(16, together * K, shape.order - 1), dtype=np.int32)
+    words = draw.integers(V, size=(16, together * K), dtype=np.int32)
+    rates, done = np.full(together, 1e-3), 0
 
     def update() -> None:
         nonlocal done
-        model.update(contexts[done % 64], words[done % 64], 1e-3)
+        model.updates(contexts[done % 16], words[done % 16], rates)
         done += 1
 
     for _ in range(3):
@@ -59,7 +59,7 @@ def measure(comm: Comm, shape: ModelConfig, V: int, K: int, collectives: str) ->
     done = 0
     comm.traffic.clear()
     start = time.perf_counter()
-    fastest = seconds_per_call(comm, update, SPAN)
+    fastest = seconds_per_call(comm, update, SPAN) / together
     spent = time.perf_counter() - start
     calls = sum(traffic.calls for traffic in comm.traffic.values())
     size = sum(traffic.bytes for traffic in comm.traffic.values())
@@ -67,9 +67,9 @@ def measure(comm: Comm, shape: ModelConfig, V: int, K: int, collectives: str) ->
     calls, size = (calls - 2, size - 2 * 8) if comm.size > 1 else (0, 0)
     return {
         "words_per_second": K / fastest,
-        "calls_per_update": calls / done,
+        "calls_per_update": calls / (done * together),
         "communication": sum(traffic.seconds for traffic in comm.traffic.values()) / spent,
-        "bytes_per_update": size / done,
+        "bytes_per_update": size / (done * together),
     }
 
 
@@ -78,7 +78,7 @@ def measure_here(shape: ModelConfig, V: int, batches: list[int]) -> list[dict[st
     comm = communication.world()
     with threadpool_limits(1):
         network = measure_network(comm)
-        profile = Profile(comm, shape, "float32")
+        profile = Profile(comm, shape, "float32", comm.shared_sums() is not None)
         layout, rows = Layout(1, comm.size), []
         for K in batches:
             for collectives in SCHEDULES:

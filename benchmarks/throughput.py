@@ -58,7 +58,7 @@ def examples(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def our_step(comm: Comm, K: int, h: int, m: int, direct: bool) -> tuple[Step, int]:
     """A call of this project on all ranks, and how many examples it trains on."""
-    model = new_model(comm, ModelConfig(ORDER, m, h, direct), V, "float32", K)
+    model = new_model(comm, ModelConfig(order=ORDER, features=m, hidden=h, direct=direct), V, "float32", K)
     model.parameters.initialize(seed=1)
     rates = np.full(model.updates_per_call, RATE, np.float64)
     threadpool_limits(1)

@@ -136,8 +136,12 @@ class Comm:
             traffic.seconds += seconds
 
     def start_allreduce_sum(self, array: np.ndarray) -> Callable[[], None]:
-        """Begin :meth:`allreduce_sum` and return the function that completes it."""
-        if self.size == 1:
+        """Begin :meth:`allreduce_sum` and return the function that completes it.
+
+        Where ranks share memory, or the array is small, it is complete at once.
+        """
+        if self.size == 1 or self.nodes().sums or array.nbytes <= FEW_BYTES:
+            self.allreduce_sum(array)
             return lambda: None
         start = time.perf_counter()
         request = self.mpi.Iallreduce(MPI.IN_PLACE, array, MPI.SUM)

@@ -359,13 +359,6 @@ def hidden_gradient(H, a, dz, direct, c, do, dx):
 
 
 @njit(**options)
-def backward(H, sums, z, words, a, dz, direct, c, rate_b, rate, E, step, do, dx):
-    """The rest of 2(a) and 2(c) up to the gradients: :func:`output_step`, :func:`hidden_gradient`."""
-    output_step(sums, z, words, rate_b, rate, E, step)
-    hidden_gradient(H, a, dz, direct, c, do, dx)
-
-
-@njit(**options)
 def ascend_hidden(H, d, x, do, examples, rate_d, rate):
     """2(c): d += eps dL/do, H += eps dL/do x' over the examples.  ``do`` is overwritten."""
     use_full_registers()

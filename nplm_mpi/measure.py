@@ -23,6 +23,8 @@ from nplm_mpi.shared_sums import SharedSums
 LARGEST_SLICE = 256e6
 # Seconds per measurement, more where a few updates take longer.
 SPAN = 0.15
+# Bytes of memory to go through before an Allreduce is timed.
+SWEPT = 4 << 20
 SIZES = tuple(4 << 2 * i for i in range(11))
 
 
@@ -117,9 +119,24 @@ def seconds_per_update(comm: Comm, model: Model, span: float = SPAN) -> float:
 
 
 def measure_network(comm: Comm, sizes: tuple[int, ...] = SIZES) -> Measured:
-    """Seconds of an Allreduce among the ranks of ``comm``, 2 or more, at several sizes. Collective."""
-    seconds = []
+    """Seconds of an Allreduce among the ranks of ``comm``, 2 or more, at several sizes. Collective.
+
+    As in a training, each comes after a pass over more memory than caches hold, which
+    makes it several times slower than one that follows another.
+    """
+    memory, seconds = np.zeros(SWEPT // 4, np.float32), []
+
+    def sweep() -> None:
+        np.add(memory, 1, out=memory)
+
+    def sweep_and_add_up(array: np.ndarray) -> None:
+        sweep()
+        comm.allreduce_sum(array)
+
+    sweeping = seconds_per_call(comm, sweep)
     for size in sizes:
-        call = partial(comm.allreduce_sum, np.zeros(size // 4, np.float32))
-        seconds.append(seconds_per_call(comm, call, fewest=10))
+        array = np.zeros(size // 4, np.float32)
+        bare = seconds_per_call(comm, partial(comm.allreduce_sum, array), 0.05, fewest=10)
+        both = seconds_per_call(comm, partial(sweep_and_add_up, array), fewest=10)
+        seconds.append(max(bare, both - sweeping))
     return Measured(comm.size, sizes, tuple(seconds))

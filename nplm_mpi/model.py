@@ -240,12 +240,11 @@ class Model:
         """Steps 2(b) and 2(c) up to the gradients: E, step, dL/do and dL/dx; no parameter changes."""
         p = self.parameters
         direct, c = p.shape.direct, p.dtype.type(p.scale)
-        if self.collectives != "one":
-            self.row.allreduce_sum(w.dz)  # 2(b)
-        kernels.backward(
-            p.H, w.sums, w.z, own_words, w.a, w.dz, direct, c, rates.biases, rates.outputs,
-            self._E, w.step, w.do, w.dx,
-        )  # fmt: skip
+        finish = self.row.start_allreduce_sum(w.dz) if self.collectives != "one" else None  # 2(b)
+        kernels.output_step(w.sums, w.z, own_words, rates.biases, rates.outputs, self._E, w.step)  # 2(a)
+        if finish:
+            finish()
+        kernels.hidden_gradient(p.H, w.a, w.dz, direct, c, w.do, w.dx)  # 2(c): dL/do, dL/dx
 
     def _rates(self, K: int, rate: float) -> Rates:
         """The step sizes of an update of K examples."""

@@ -100,7 +100,8 @@ def rapid_updates(
         if not good:
             return i, Q, upwards, spent
         Q = mean
-        kernels.backward(H, sums, z, own, a, dz, direct, c, eps, outputs, E, step, do, dx)
+        kernels.output_step(sums, z, own, eps, outputs, E, step)
+        kernels.hidden_gradient(H, a, dz, direct, c, do, dx)
         pending = step
         kernels.ascend(C, H, d, some, x, do, dx, eps, weights)
     return updates, Q, upwards, spent

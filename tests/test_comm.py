@@ -43,8 +43,10 @@ def test_arrays_larger_than_a_message_travel_in_pieces(ranks):
             np.testing.assert_array_equal(message, base + 0.5)
 
 
-def sums_that_overlap_with_work() -> tuple[np.ndarray, dict[str, tuple[int, int]]]:
+def sums_that_overlap_with_work(shared: bool) -> tuple[np.ndarray, dict[str, tuple[int, int]]]:
     comm = communication.world()
+    if not shared:
+        communication.SLOT, communication.FEW_BYTES = 1 << 50, 0  # as between machines
     array = np.full(6, comm.rank + 1.0)
     finish = comm.start_allreduce_sum(array)
     finish()
@@ -55,9 +57,10 @@ def sums_that_overlap_with_work() -> tuple[np.ndarray, dict[str, tuple[int, int]
 @RANKS
 def test_a_sum_can_be_started_and_finished_later_and_both_are_counted(ranks):
     total = sum(range(1, ranks + 1)) * ranks
-    for array, counted in mpi_run(ranks, sums_that_overlap_with_work):
-        np.testing.assert_array_equal(array, np.full(6, total))
-        assert counted == ({} if ranks == 1 else {"allreduce_sum": (2, 96)})
+    for shared in (True, False):
+        for array, counted in mpi_run(ranks, sums_that_overlap_with_work, shared):
+            np.testing.assert_array_equal(array, np.full(6, total))
+            assert counted == ({} if ranks == 1 else {"allreduce_sum": (2, 96)})
 
 
 def outcomes_of_rank_0() -> tuple[Any, str, bool]:
