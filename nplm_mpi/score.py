@@ -112,8 +112,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--adapt-from",
         choices=("all", "rare"),
         default="all",
-        help="with --adapt-unknown: the new word's features are the mean of all words (default, as in the paper), "
-        "or of rare ones",
+        help="with --adapt-unknown: the new word's features are the mean of all words (default, as in the "
+        "paper), or of rare ones",
     )
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
     parser.add_argument(

@@ -23,7 +23,6 @@ from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.distribution import new_model
 from nplm_mpi.trainable import AnyModel
 
-
 # A word that the training text holds at most so often is a rare one.
 RARE = 20
 
