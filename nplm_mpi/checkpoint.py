@@ -5,6 +5,7 @@ Layout, for plain h5py too::
     attrs: format = "nplm-mpi", version, config (JSON)
     /parameters/{C,H,d,U,W,b}   whole arrays in the paper's shapes (W only with direct connections)
     /parameters/{C,H,d,v,b}     those of the energy model
+    /parameters/{C,H1,d1,gain1,shift1,H2,...,P,q,U,b}   those of a deep network, as far as it has them
     /vocabulary                 UTF-8 strings, row i of C, U, W, b is word i
     /vocabulary_counts          how often the training text holds each word
     /training                   (checkpoints only) attribute state (JSON) and arrays
@@ -26,6 +27,7 @@ import numpy as np
 from nplm_mpi import files, safe_hdf5
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
+from nplm_mpi.deep_config import DeepShape
 from nplm_mpi.errors import UserError
 from nplm_mpi.files import Closing
 
@@ -252,7 +254,10 @@ def previous_name(path: str | os.PathLike) -> Path:
 
 
 def expected_shapes(config: Config, V: int) -> dict[str, tuple[int, ...]]:
-    """The paper's shapes of the parameters; W is missing without direct connections."""
+    """The paper's shapes of the parameters; W is missing without direct connections.
+
+    A deep network's are those of :meth:`nplm_mpi.deep_config.DeepShape.arrays`.
+    """
     model = config.model
     if model.model == "energy":
         return {
@@ -262,6 +267,8 @@ def expected_shapes(config: Config, V: int) -> dict[str, tuple[int, ...]]:
             "v": (V, model.hidden) if model.per_word_v else (model.hidden,),
             "b": (V,),
         }
+    if config.is_deep:
+        return DeepShape(model.order, model.features, model.hidden, config.deep).arrays(V)
     shapes: dict[str, tuple[int, ...]] = {
         "C": (V, model.features),
         "H": (model.hidden, model.inputs),

@@ -5,7 +5,6 @@ stand; :mod:`nplm_mpi.arguments` turns them into command-line options.
 """
 
 import dataclasses
-import difflib
 import json
 from dataclasses import dataclass, field
 from math import inf
@@ -14,18 +13,9 @@ from typing import Any
 
 import yaml
 
+from nplm_mpi.deep_config import MODERN, DeepConfig
 from nplm_mpi.errors import UserError
-
-
-def option(default: Any, help: str, **metadata: Any) -> Any:
-    """A dataclass field that becomes a command-line option."""
-    return field(default=default, metadata={"help": help, **metadata})
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise :class:`UserError` with ``message`` unless ``condition`` holds."""
-    if not condition:
-        raise UserError(message)
+from nplm_mpi.options import check_choices, option, require, unknown_name
 
 
 @dataclass(frozen=True)
@@ -76,8 +66,8 @@ class ModelConfig:
     model: str = option(
         "network",
         "network: outputs of their own for each word, as in section 2; energy: the predicted word's "
-        "features are an input, too, as in section 5.1",
-        choices=("network", "energy"),
+        "features are an input, too, as in section 5.1; deep: beyond the paper, see its options",
+        choices=("network", "energy", "deep"),
     )
     per_word_v: bool = option(False, "of the energy model: energy weights v for each word, not common ones")
     order: int = option(5, "n: predict a word from the n-1 words before it")
@@ -221,6 +211,7 @@ class Config:
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    deep: DeepConfig = field(default_factory=DeepConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -229,6 +220,25 @@ class Config:
                 value = getattr(self.training, name)
                 shown = f"--{name}" if value is True else f"--{name} {value}"
                 require(value == default, f"--model energy knows no {shown}: leave it away")
+        if not self.is_deep:
+            self.deep.refuse_options()
+            return
+        settings = self.training
+        require(self.model.hidden > 0, "--hidden 0: the deep network needs hidden units")
+        require(not self.model.direct, "--direct: the deep network has no direct connections; leave it away")
+        for name, value, allowed in (
+            ("grid", settings.grid, ("",)),
+            ("parallel", settings.parallel, ("vocabulary",)),
+            ("collectives", settings.collectives, ("auto", "one")),
+            ("reproducible", settings.reproducible, (False,)),
+            ("threads", settings.threads, (1,)),
+        ):
+            require(value in allowed, f"--{name}: not with --model deep; leave it away")
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether the network is the deep one."""
+        return self.model.model == "deep"
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain dictionaries, lists and numbers, ready for YAML or JSON."""
@@ -270,6 +280,7 @@ SECTIONS: dict[str, type] = {
     "corpus": CorpusConfig,
     "model": ModelConfig,
     "training": TrainingConfig,
+    "deep": DeepConfig,
     "output": OutputConfig,
 }
 
@@ -302,21 +313,6 @@ def coerce(fld: dataclasses.Field, value: Any, source: str) -> Any:
         f"{source}: {fld.name} must be a {kind.__name__}, not {value!r}",
     )
     return value
-
-
-def check_choices(config: Any) -> None:
-    """Refuse a value outside a field's choices, naming the nearest."""
-    for fld in dataclasses.fields(config):
-        choices, value = fld.metadata.get("choices"), getattr(config, fld.name)
-        if choices and value not in choices:
-            raise UserError(f"--{fld.name.replace('_', '-')}: {unknown_name(value, choices, 'choice')}")
-
-
-def unknown_name(name: str, known: Any, kind: str) -> str:
-    """A message for a name that is not known, with the nearest ones."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-    return f"unknown {kind} {name!r}; {hint}"
 
 
 def parse_interval(text: str) -> tuple[float, str]:
@@ -405,6 +401,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         shuffle=True,
         init_bias="unigram",
     ),
+    **MODERN,
 }
 
 

@@ -23,6 +23,7 @@ mpirun -n 2 python -m nplm_mpi.evaluate run/best.h5 --split valid --json
 python -m nplm_mpi.evaluate run/best.h5 --corpus other.txt
 python -m nplm_mpi.evaluate trigram.h5 --split valid
 python -m nplm_mpi.evaluate run/best.h5 --mix-with trigram.h5 --mix-weight learn
+python -m nplm_mpi.evaluate seed1/best.h5 --mix-with seed2/best.h5 --mix-with kn5.h5 --mix-weight learn
 """
 
 
@@ -30,7 +31,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     """Evaluate as the arguments say. Collective."""
     with cli.same_on_all_ranks():
         arguments = parse(argv)
-    files = [arguments.model, *([arguments.mix_with] if arguments.mix_with else [])]
+    files = [arguments.model, *arguments.mix_with]
     predictors = [open_predictor(file, comm) for file in files]
     with cli.same_on_all_ranks():
         mixed = Mixed(predictors, arguments.mix_weight)
@@ -54,7 +55,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     if arguments.mix_with:
         alone = [perplexity(value, result.tokens) for value in result.log_likelihoods]
         summary |= {
-            "mix_with": arguments.mix_with,
+            "mix_with": arguments.mix_with[0] if len(arguments.mix_with) == 1 else arguments.mix_with,
             "mix_weight": arguments.mix_weight,
             "weights": mixed.weights(),
             "perplexities_alone": alone,
@@ -81,11 +82,16 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     rows = [("perplexity", shown(summary["perplexity"]))]
     title = f"{summary['model']} on {summary['text']}"
     if "mix_with" in summary:
-        title = f"{summary['model']} mixed with {summary['mix_with']} on {summary['text']}"
-        names = (summary["model"], summary["mix_with"])
+        others = summary["mix_with"]
+        names = (summary["model"], *([others] if isinstance(others, str) else others))
+        title = f"{' mixed with '.join(names)} on {summary['text']}"
         alone = zip(names, summary["perplexities_alone"], strict=True)
         rows += [(f"{name} alone", shown(value)) for name, value in alone]
-        rows.append((f"weight of {names[0]}", " ".join(f"{w:.3f}" for w in summary["weights"])))
+        weights = [summary["weights"]] if len(names) == 2 else summary["weights"]
+        rows += [
+            (f"weight of {name}", " ".join(f"{w:.3f}" for w in found))
+            for name, found in zip(names, weights, strict=False)
+        ]
     rows += [("tokens", f"{summary['tokens']:,}"), ("out of vocabulary", f"{summary['oov']:,}")]
     if summary["log10_probability"] is not None:
         rows.append(("log10 probability", f"{summary['log10_probability']:.4f}"))
@@ -96,12 +102,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command's arguments."""
     parser = Parser("evaluate", "Perplexity of a model, every token counted once.", EXAMPLES)
     parser.add_argument("model", metavar="FILE.h5", help="a model, a checkpoint, or an n-gram")
-    parser.add_argument("--mix-with", metavar="FILE.h5", help="mix the probabilities with another model's")
+    parser.add_argument(
+        "--mix-with",
+        metavar="FILE.h5",
+        action="append",
+        default=[],
+        help="mix the probabilities with another model's; may be given several times",
+    )
     parser.add_argument(
         "--mix-weight",
         metavar="W",
         default="0.5",
-        help="weight of the first model, 0 to 1 (default: 0.5); learn: the best on the validation part; "
+        help="weight of the first model, 0 to 1 (default: 0.5), the others share the rest; "
+        "learn: the best on the validation part; "
         "bins: the best there for each frequency bin of the contexts",
     )
     add_options(parser, CorpusConfig, ("corpus",))

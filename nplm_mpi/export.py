@@ -11,7 +11,7 @@ from nplm_mpi.arguments import Parser
 from nplm_mpi.comm import Comm
 from nplm_mpi.errors import UserError
 from nplm_mpi.language_model import load
-from nplm_mpi.scorers import NetworkScorer
+from nplm_mpi.scorers import DeepScorer, NetworkScorer
 
 EXAMPLES = """
 python -m nplm_mpi.export run/best.h5 --format word2vec --out words.txt
@@ -65,6 +65,10 @@ def export(arguments: argparse.Namespace) -> dict[str, Any]:
     model = load(arguments.model)
     vectors = model.word_vectors(arguments.vectors)
     assert isinstance(model.scorer, NetworkScorer)  # word_vectors refuses others
+    if arguments.format in ("torch", "onnx") and isinstance(model.scorer, DeepScorer):
+        raise UserError(
+            f"{arguments.model}: --format {arguments.format} knows the paper's networks only; choose npz"
+        )
     arrays = exporting.whole_arrays(model.scorer.parameters)
     if arguments.format == "onnx" and "v" in arrays:
         raise UserError(

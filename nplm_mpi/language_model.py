@@ -16,12 +16,13 @@ import numpy as np
 from nplm_mpi import checkpoint, ngram
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.corpus import BOS, EOS, UNK, Encoder, tokenise
+from nplm_mpi.deep import DeepModel
 from nplm_mpi.energy import EnergyModel
 from nplm_mpi.energy_scorer import EnergyScorer
 from nplm_mpi.errors import UserError
 from nplm_mpi.line_scores import LineScore, TextScore
 from nplm_mpi.model_file import load_model
-from nplm_mpi.scorers import NetworkScorer, NgramScorer, Scorer
+from nplm_mpi.scorers import DeepScorer, NetworkScorer, NgramScorer, Scorer
 from nplm_mpi.unknown import among_rare_words, grown, rarest_words
 from nplm_mpi.vectors import Vectors
 
@@ -96,7 +97,8 @@ class LanguageModel:
         Raises
         ------
         UserError
-            If the word is known or none, no context is given, or the model is an n-gram model.
+            If the word is known or none, no context is given, or the model is an n-gram model or
+            a deep network.
         """
         ids = [self.context_ids(context, bos=False) for context in contexts]
         if not ids:
@@ -111,6 +113,10 @@ class LanguageModel:
         """:meth:`add_word` with contexts as ids, (K, n-1), the nearest word first."""
         if not isinstance(self.scorer, NetworkScorer):
             raise UserError(f"{self.path}: an n-gram model has no features to give to a word; name a network")
+        if isinstance(self.scorer, DeepScorer):
+            raise UserError(
+                f"{self.path}: a deep network's vocabulary cannot grow; name a network or energy model"
+            )
         form = self._encoder.form(word)
         if tokenise(word) != [word] or self.encode(word)[1] or form is None:
             raise UserError(f"{word!r}: give one word that the vocabulary does not hold")
@@ -420,4 +426,6 @@ def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
         treatment = file.config.corpus.treatment
     if isinstance(model, EnergyModel):
         return LanguageModel(path, EnergyScorer(model, vocabulary, comm), treatment)
+    if isinstance(model, DeepModel):
+        return LanguageModel(path, DeepScorer(model, vocabulary, comm), treatment)
     return LanguageModel(path, NetworkScorer(model, vocabulary, comm), treatment)

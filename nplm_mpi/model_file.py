@@ -10,9 +10,11 @@ from nplm_mpi.checkpoint import Sliced, Whole
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
 from nplm_mpi.corpus import Vocabulary
+from nplm_mpi.deep import DeepModel
+from nplm_mpi.deep_building import new_deep_model
 from nplm_mpi.distribution import new_model
 from nplm_mpi.errors import UserError
-from nplm_mpi.trainable import AnyModel, Tensor
+from nplm_mpi.trainable import AnyModel, AnyParameters, Tensor
 
 
 def save_model(
@@ -30,19 +32,22 @@ def save_model(
         On all ranks.
     """
     model.flush()
-    p = model.parameters
-    c = p.dtype.type(p.scale)
+    p = model.shown if isinstance(model, DeepModel) else model.parameters
     state = None
     if training is not None:
         state = {**training, "scale": p.scale, **model.progress()}
         if p.scale != 1:
             # The arrays themselves, so that a resumed run continues to the bit.
-            stored = _arrays(model, p.dtype.type(1))
+            stored = arrays_of(model, p, p.dtype.type(1))
             state |= {f"stored_{name}": stored[name] for name, t in p.tensors().items() if t.weight}
+        if isinstance(model, DeepModel):
+            for prefix, beside in model.beside().items():
+                found = arrays_of(model, beside, p.dtype.type(1))
+                state |= {f"{prefix}_{name}": array for name, array in found.items()}
     return checkpoint.save(
         path,
         model.comm,
-        _arrays(model, c),
+        arrays_of(model, p, p.dtype.type(p.scale)),
         vocabulary.words,
         vocabulary.counts,
         config.to_dict(),
@@ -51,9 +56,8 @@ def save_model(
     )
 
 
-def _arrays(model: AnyModel, c: Any) -> dict[str, Whole | Sliced]:
-    """The parameters in the paper's shapes; the weights c times what is stored."""
-    p = model.parameters
+def arrays_of(model: AnyModel, p: AnyParameters, c: Any) -> dict[str, Whole | Sliced]:
+    """Parameters ``p`` of a model in the paper's shapes; the weights c times what is stored."""
     start, stop = (p.start, p.stop) if model.writes_rows else (p.V, p.V)
 
     def part(tensor: Tensor) -> Whole | Sliced:
@@ -85,12 +89,13 @@ def load_model(
     reproducible: bool = False,
     parallel: str = "vocabulary",
     threads: int = 1,
+    training: bool = False,
 ) -> tuple[AnyModel, Vocabulary, checkpoint.Model]:
     """The model in a file, its rows dealt to the ranks of ``comm``. Collective.
 
     Returns
     -------
-    model : Model
+    model : AnyModel
     vocabulary : Vocabulary
     file : checkpoint.Model
         Open; its ``training`` and ``config`` tell the rest.
@@ -104,7 +109,12 @@ def load_model(
     file = checkpoint.open_model(path)
     shape, V = file.config.model, len(file.vocabulary_words)
     dtype = file.config.training.dtype
-    model = new_model(comm, shape, V, dtype, batch, decay, collectives, grid, reproducible, parallel, threads)
+    if file.config.is_deep:
+        model: AnyModel = new_deep_model(comm, file.config, V, training=training)
+    else:
+        model = new_model(
+            comm, shape, V, dtype, batch, decay, collectives, grid, reproducible, parallel, threads
+        )
     read_into(model, file)
     return model, vocabulary_of(file), file
 
@@ -129,8 +139,17 @@ def read_into(model: AnyModel, file: checkpoint.Model) -> None:
     model.flush()
     p.scale = state.get("scale", 1.0)
     model.go_on_from(state)
+    if isinstance(model, DeepModel):
+        read_parameters(model.shown, file)
+        for prefix, beside in model.beside().items() if file.training is not None else ():
+            read_parameters(beside, file, f"training/{prefix}_", f"training/{prefix}_")
+    else:
+        read_parameters(p, file, "training/stored_" if p.scale != 1 else "")
+
+
+def read_parameters(p: AnyParameters, file: checkpoint.Model, weights: str = "", biases: str = "") -> None:
+    """Overwrite parameters by arrays of an open file, whose names begin with ``weights`` or ``biases``."""
     for name, tensor in p.tensors().items():
-        stored = f"training/stored_{name}"
         if tensor.array.size:
-            source = stored if p.scale != 1 and tensor.weight else name
+            source = (weights if tensor.weight else biases) + name
             file.read_into(source, p.start if tensor.own_rows else 0, tensor.array)

@@ -77,7 +77,8 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     with cli.same_on_all_ranks():
         arguments = make_parser().parse_args(argv)
         config = build_config(arguments, default_preset="ap")
-        require(config.model.model == "network", "--model energy: plan knows the costs of the network only")
+        model = config.model.model
+        require(model == "network", f"--model {model}: plan knows the costs of the network only")
         ranks = positive_numbers("--ranks", arguments.ranks)
         batches = positive_numbers("--batches", arguments.batches or str(config.training.batch))
         network_name = arguments.network or ("measured" if comm.size > 1 else "shared-memory")

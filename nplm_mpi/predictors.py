@@ -105,14 +105,14 @@ class Scores:
 
 
 class Mixed:
-    """One model, or two with weights.
+    """One model, or several with weights.
 
     Parameters
     ----------
-    predictors : one or two Predictor
+    predictors : Predictors
         With the same vocabulary.
     weight : str
-        Of the first: a number from 0 to 1, "learn" or "bins".
+        Of the first: a number from 0 to 1 (the others share the rest equally), "learn" or "bins".
 
     Raises
     ------
@@ -126,21 +126,23 @@ class Mixed:
         self.counter: Ngram | None = None
         if len(self.predictors) == 1:
             return
-        first, second = self.predictors
-        check_same_vocabulary(first.vocabulary, second.vocabulary, (first.path, second.path))
+        first, *others = self.predictors
+        for other in others:
+            check_same_vocabulary(first.vocabulary, other.vocabulary, (first.path, other.path))
         if weight == "bins":
-            self.counter = next((p for p in (second, first) if isinstance(p, Ngram) and p.has_counts), None)
+            self.counter = next((p for p in (*others, first) if isinstance(p, Ngram) and p.has_counts), None)
             if self.counter is None:
                 raise UserError(
                     "--mix-weight bins: frequency bins need the counts of an n-gram trained by the ngram "
-                    f"command, and neither {first.path} nor {second.path} has them; use learn"
+                    f"command, and none of {', '.join(p.path for p in self.predictors)} has them; use learn"
                 )
         elif weight != "learn":
             try:
                 value = float(weight)
             except ValueError:
                 value = float("nan")
-            self.mixture = fixed(value) if value == value else None
+            rest = [(1 - value) / len(others)] * (len(others) - 1)
+            self.mixture = fixed(value, *rest) if value == value else None
             if self.mixture is None:
                 raise UserError(f"--mix-weight {weight}: give a weight from 0 to 1, 'learn' or 'bins'")
 
@@ -171,8 +173,11 @@ class Mixed:
         return Scores(stop - start, alone.tolist(), mixed)
 
     def weights(self) -> list[Any]:
-        """The first model's weight: one number, or one for each frequency bin."""
-        return [] if self.mixture is None else self.mixture.weights[:, 0].tolist()
+        """The first model's weight: one number, or one for each frequency bin; of more models, all."""
+        if self.mixture is None:
+            return []
+        every = self.mixture.weights.T.tolist()
+        return every[0] if len(every) == 2 else every
 
 
 def chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -10,9 +10,11 @@ from typing import Protocol
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from nplm_mpi import kernels, score_kernels
+from nplm_mpi import deep_kernels, kernels, score_kernels
 from nplm_mpi.comm import Comm
 from nplm_mpi.corpus import Vocabulary, fill_contexts
+from nplm_mpi.deep import DeepModel
+from nplm_mpi.deep_layers import Layers
 from nplm_mpi.errors import UserError
 from nplm_mpi.model import RANGE_OF_S
 from nplm_mpi.ngram import NgramModel
@@ -159,6 +161,28 @@ class NetworkScorer:
             y = (p.O[:, : p.shape.columns] @ z).astype(np.float64)
         y = np.exp(y - y.max())
         return y / y.sum()
+
+
+class DeepScorer(NetworkScorer):
+    """A deep network, as :class:`NetworkScorer`: only what the output units see is computed otherwise."""
+
+    def __init__(self, model: DeepModel, vocabulary: Vocabulary, comm: Comm) -> None:
+        super().__init__(model, vocabulary, comm)
+        self._layers = Layers(self.parameters.shape, score_kernels.BLOCK, self.parameters.dtype)
+
+    def _inputs(self, contexts: np.ndarray) -> np.ndarray:
+        p, block = self.parameters, score_kernels.BLOCK
+        blocks = -(-len(contexts) // block)
+        filled = np.full((blocks * block, self.order - 1), -1, np.int32)
+        filled[: len(contexts)] = contexts
+        z = np.empty((blocks, p.shape.columns, block), p.dtype)
+        slots = np.array(p.shape.slots, np.int64)
+        for number in range(blocks):
+            part = filled[number * block : (number + 1) * block]
+            deep_kernels.look_up(p.C, 0, part, slots, self._layers.x)
+            self._layers.forward(p.small, block, None)
+            deep_kernels.output_inputs(self._layers.f, z[number])
+        return z
 
 
 class NgramScorer:

@@ -19,6 +19,7 @@ from nplm_mpi.compiling import WORDS, compile_kernels
 from nplm_mpi.config import Config, parse_grid
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
 from nplm_mpi.costs import Layout, memory_warning
+from nplm_mpi.deep_building import new_deep_model, shape_of
 from nplm_mpi.display import Display, duration, number, print_table
 from nplm_mpi.distribution import new_model
 from nplm_mpi.errors import Stop, UserError
@@ -116,7 +117,7 @@ def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -
     if config.output.evaluate and config.training.max_examples != 0 and not training.unsaved:
         results = final_evaluation(training, lambda: checkpoint.open_model(out / "best.h5"))
     summary = {
-        "parameters": config.model.count_parameters(len(corpus.vocabulary)),
+        "parameters": count_parameters(config, len(corpus.vocabulary)),
         "epochs": state.epoch,
         "best_epoch": state.best_epoch,
         "examples": state.examples,
@@ -156,6 +157,8 @@ def open_on_all(comm: Comm, config: Config) -> Corpus:
 
 def warn_of_memory(comm: Comm, config: Config, V: int) -> None:
     """Say so before training if memory will not suffice. Collective."""
+    if config.is_deep:
+        return
     settings, on_node = config.training, comm.split_by_node().size
     layout = Layout(*parse_grid(settings.grid)) if settings.grid else Layout(1, comm.size)
     if settings.parallel == "shared":
@@ -170,6 +173,8 @@ def warn_of_memory(comm: Comm, config: Config, V: int) -> None:
 def build(comm: Comm, config: Config, V: int) -> AnyModel:
     """The model that the configuration asks for; for a single rank always one row. Collective."""
     settings = config.training
+    if config.is_deep:
+        return new_deep_model(comm, config, V, training=True)
     return new_model(
         comm,
         config.model,
@@ -214,6 +219,7 @@ def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[AnyM
         settings.reproducible,
         settings.parallel,
         settings.threads,
+        training=True,
     )
     with file:
         saved = file.training or {}
@@ -255,6 +261,11 @@ def lost_updates(model: AnyModel) -> dict[str, float]:
     if not isinstance(model, SharedModel):
         return {}
     return {"lost_updates": model.loss["b"].share, "lost_updates_d": model.loss["d"].share}
+
+
+def count_parameters(config: Config, V: int) -> int:
+    """Free parameters of the run's network."""
+    return (shape_of(config) if config.is_deep else config.model).count_parameters(V)
 
 
 def len_of_epoch(config: Config, corpus: Corpus) -> int:

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Tensor:
 class AnyParameters(Protocol):
     """A model's numbers on one rank; see :class:`nplm_mpi.parameters.Parameters`."""
 
-    shape: ModelConfig
+    shape: Any  # ModelConfig, or a class with its own order, features and columns
     V: int
     dtype: np.dtype
     start: int

@@ -21,6 +21,7 @@ from nplm_mpi.evaluation import Evaluation, evaluate
 from nplm_mpi.examples import Examples, shuffle_key
 from nplm_mpi.model import Model
 from nplm_mpi.model_file import read_into, save_model
+from nplm_mpi.rates import learning_rate
 from nplm_mpi.schedule import Trial, on_several_machines
 from nplm_mpi.signals import EXIT_CODES, LEVELS, Signals
 from nplm_mpi.trainable import AnyModel
@@ -194,8 +195,9 @@ class Training:
                 self.log_and_save()
 
     def rate(self, examples: Any) -> Any:
-        """eps after so many examples (section 4)."""
-        return self.config.training.lr / (1 + self.config.training.lr_decay * examples)
+        """eps after so many examples, see :func:`nplm_mpi.rates.learning_rate`."""
+        total = self.config.training.epochs * self.per_epoch
+        return learning_rate(self.config, examples, total, self.state.history)
 
     def count(self, log_p: np.ndarray, updates: int) -> None:
         """Add the examples of some updates to the epoch's score."""

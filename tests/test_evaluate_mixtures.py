@@ -167,3 +167,20 @@ def test_exit_code_2_for_a_wrong_weight(files):
     done = subprocess.run([*command, "--mix-weight", "2"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
+
+
+def test_three_models_are_mixed_with_weights_that_sum_to_one(files, capsys):
+    models = [files["network"], "--mix-with", files["trigram"], "--mix-with", files["kn"]]
+    two = run(capsys, *models[:3], "--mix-weight", "learn", "--split", "valid")
+    three = run(capsys, *models, "--mix-weight", "learn", "--split", "valid")
+    assert three["perplexity"] < two["perplexity"] < min(three["perplexities_alone"])
+    assert np.sum(three["weights"]) == pytest.approx(1)
+    fixed = run(capsys, *models, "--mix-weight", "0.2", "--split", "valid")
+    assert np.ravel(fixed["weights"]).tolist() == pytest.approx([0.2, 0.4, 0.4])
+    corpus = load(CorpusConfig((TEXT,), text="stream", min_count=0, split=("400", "100", "rest")))
+    alone = [run(capsys, name, "--split", "valid")["perplexity"] for name in (models[0], *models[2::2])]
+    assert fixed["perplexities_alone"] == pytest.approx(alone, rel=1e-12)
+    log_p = [load_ngram(name).log_prob(corpus.tokens, np.arange(400, 500)) for name in models[2::2]]
+    kn_only = run(capsys, *models, "--mix-weight", "0", "--split", "valid")
+    both = np.log((np.exp(log_p[0]) + np.exp(log_p[1])) / 2)
+    assert kn_only["perplexity"] == pytest.approx(np.exp(-both.mean()), rel=1e-9)

@@ -1,0 +1,107 @@
+"""What the tests of the deep network run on the ranks."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nplm_mpi.comm import Comm
+from nplm_mpi.deep import DeepModel, Learning
+from nplm_mpi.deep_config import DeepConfig, DeepShape
+from nplm_mpi.deep_parameters import DeepParameters
+from nplm_mpi.partition import Partition
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training of a small deep network."""
+
+    V: int = 23
+    order: int = 12
+    features: int = 4
+    hidden: int = 6
+    K: int = 5
+    updates: int = 20
+    rate: float = 0.03
+    decay: float = 0.0
+    dtype: str = "float64"
+    seed: int = 3
+    flush_after: tuple[int, ...] = ()
+    evaluate_after: tuple[int, ...] = ()
+    options: dict = field(default_factory=dict)
+
+    @property
+    def deep(self) -> DeepConfig:
+        """The network's options."""
+        return DeepConfig(**{"near": 3, "beta2": 0.99, **self.options})
+
+    @property
+    def shape(self) -> DeepShape:
+        """The network's shape."""
+        return DeepShape(self.order, self.features, self.hidden, self.deep)
+
+    def start(self) -> dict[str, np.ndarray]:
+        """The parameters before training, biases and gains random, too."""
+        rng = np.random.default_rng(self.seed)
+        return {name: 0.4 * rng.normal(size=shape) for name, shape in self.shape.arrays(self.V).items()}
+
+    def batches(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Contexts and words of each update; now and then fewer than K."""
+        rng, result = np.random.default_rng(self.seed), []
+        for update in range(self.updates):
+            K = self.K if update % 7 != 5 else 1 + update % self.K
+            contexts = rng.integers(-1, self.V, (K, self.order - 1), np.int32)
+            result.append((contexts, rng.integers(self.V, size=K, dtype=np.int32)))
+        return result
+
+
+def build(comm: Comm, setting: Setting) -> DeepModel:
+    """A model on the ranks that holds the setting's initial parameters."""
+    partition = Partition(setting.V, comm.size)
+    p = DeepParameters(setting.shape, setting.V, partition, comm.rank, setting.dtype)
+    arrays = setting.start()
+    own = slice(p.start, p.stop)
+    p.b[:] = arrays.pop("b")[own]
+    p.U[:] = arrays["C" if setting.deep.tied else "U"][own]
+    if not setting.deep.tied:
+        p.table[:] = arrays["C"]
+    for name, target in p.small.items():
+        target[:] = arrays[name]
+    return DeepModel(comm, p, Learning(setting.K, setting.decay, setting.seed))
+
+
+@dataclass
+class Trained:
+    """What a rank holds after a training."""
+
+    rows: dict[str, np.ndarray]
+    whole: dict[str, np.ndarray]
+    log_p: np.ndarray
+    evaluated: np.ndarray
+    calls: dict[str, int]
+
+
+def train(comm: Comm, setting: Setting) -> Trained:
+    """Train and look: what is left on this rank."""
+    model = build(comm, setting)
+    log_p, evaluated = [], []
+    for number, (contexts, words) in enumerate(setting.batches()):
+        log_p += model.update(contexts, words, setting.rate).tolist()
+        if number in setting.flush_after:
+            model.flush()
+        if number in setting.evaluate_after:
+            evaluated += model.log_prob(contexts, words).tolist()
+    calls = {kind: traffic.calls for kind, traffic in comm.traffic.items()}
+    evaluated += model.log_prob(*setting.batches()[0]).tolist()
+    assert model.find_drift() is None
+    p = model.parameters
+    rows = {"U": p.U.copy(), "b": p.b.copy()}
+    whole = {**{name: a.copy() for name, a in p.small.items()}, "C": p.table.copy()}
+    return Trained(rows, whole, np.array(log_p), np.array(evaluated), calls)
+
+
+def train_on_ranks(settings: list[Setting]) -> list[Trained]:
+    """On a rank: one training after the other."""
+    from nplm_mpi.comm import world
+
+    comm = world()
+    return [train(comm, setting) for setting in settings]

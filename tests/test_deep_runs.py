@@ -1,0 +1,164 @@
+"""A deep network in the commands: trained, stopped, resumed, evaluated, scored, exported, or refused."""
+
+import json
+import math
+
+import h5py
+import numpy as np
+import pytest
+
+import nplm_mpi
+from nplm_mpi import comm as communication
+from nplm_mpi import evaluate, export, neighbors, plan, sample
+from nplm_mpi.comm import serial
+from nplm_mpi.config import Config, preset
+from nplm_mpi.corpus import load as load_corpus
+from nplm_mpi.errors import UserError
+from nplm_mpi.examples import Examples
+from nplm_mpi.rates import learning_rate
+from tests.mpi import mpi_run
+from tests.test_resume import assert_same_files, command, train_to_update
+
+DEEP = [
+    "--model", "deep", "--no-direct", "--order", "10", "--near", "3", "--layers", "2", "--norm",
+    "--lr", "0.01", "--dropout-features", "0.1", "--dropout-hidden", "0.2", "--batch", "16",
+]  # fmt: skip
+TIED = [*DEEP, "--tied", "--optimizer", "adam", "--average", "0.9", "--schedule", "cosine", "--warmup", "0.1"]
+FREE = [*DEEP, "--optimizer", "adagrad", "--schedule", "plateau", "--clip", "0.5", "--activation", "gelu"]
+
+
+def whole_and_dead_and_resumed(folder, options):
+    comm = communication.world()
+    command(comm, "--out", f"{folder}/whole", *options)
+    train_to_update(comm, 44, "--out", f"{folder}/dead", "--checkpoint-every", "9", *options)
+    command(comm, "--out", f"{folder}/dead", "--resume", *options)
+
+
+@pytest.mark.parametrize(("ranks", "options"), [(1, TIED), (2, TIED), (2, FREE)], ids=["1", "2", "2, free"])
+def test_a_killed_and_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(tmp_path, ranks, options):
+    mpi_run(ranks, whole_and_dead_and_resumed, str(tmp_path), options)
+    assert_same_files(tmp_path / "whole", tmp_path / "dead")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a run of a tied network on two ranks."""
+    folder = tmp_path_factory.mktemp("deep")
+    mpi_run(2, train_in, str(folder / "run"))
+    return folder / "run"
+
+
+def train_in(folder):
+    command(communication.world(), "--out", folder, *TIED, "--dtype", "float64")
+
+
+def oracle_of(path):
+    """The network in a file, by the oracle."""
+    pytest.importorskip("torch")
+    from tests.deep_oracle import Options, Oracle
+
+    with h5py.File(path) as file:
+        arrays = {name: dataset[()] for name, dataset in file["parameters"].items()}
+    options = Options(3, 2, "tanh", True, True, True, (0, 0, 0), "sgd", 0, 0, 0, 1)
+    return Oracle(arrays, options)
+
+
+def test_the_file_holds_whole_arrays_under_their_names(run):
+    with h5py.File(run / "best.h5") as file:
+        shapes = {name: dataset.shape for name, dataset in file["parameters"].items()}
+        V = len(file["vocabulary"])
+        assert json.loads(file.attrs["config"])["deep"]["tied"] is True
+    assert shapes == {
+        "C": (V, 5), "H1": (6, 25), "d1": (6,), "gain1": (6,), "shift1": (6,), "H2": (6, 6), "d2": (6,),
+        "gain2": (6,), "shift2": (6,), "P": (5, 6), "q": (5,), "b": (V,),
+    }  # fmt: skip
+
+
+def test_evaluate_finds_the_perplexity_of_the_oracle_and_that_of_the_training(run, capsys):
+    evaluate.main(serial(), [str(run / "best.h5"), "--split", "valid", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    best = min(e["valid_perplexity"] for e in entries if e["event"] == "epoch")
+    assert found["perplexity"] == pytest.approx(best, rel=1e-9)
+    oracle = oracle_of(run / "best.h5")
+    with nplm_mpi.checkpoint.open_model(run / "best.h5") as file:
+        corpus = load_corpus(file.config.corpus)
+    examples = Examples(corpus.tokens, *corpus.parts["valid"], 10, corpus.vocabulary)
+    log_p = oracle.log_probs(*examples.look_up(np.arange(*corpus.parts["valid"])))
+    assert math.exp(-log_p.mean()) == pytest.approx(best, rel=1e-9)
+
+
+def test_scores_distributions_and_vectors_are_the_oracles(run, capsys):
+    model, oracle = nplm_mpi.load(run / "best.h5"), oracle_of(run / "best.h5")
+    rng = np.random.default_rng(0)
+    V = len(model.vocabulary)
+    contexts, words = rng.integers(-1, V, (70, 9), np.int32), rng.integers(V, size=70)
+    expected = oracle.log_probs(contexts, words)
+    np.testing.assert_allclose(model.log_prob(contexts, words), expected, atol=1e-9)
+    context = model.vocabulary.words[3:7]
+    p = model.distribution(context)
+    assert p.sum() == pytest.approx(1)
+    ids = np.tile(model.context_ids(context), (V, 1))
+    np.testing.assert_allclose(p, np.exp(oracle.log_probs(ids, np.arange(V))), atol=1e-12)
+    word = model.vocabulary.words[4]
+    np.testing.assert_array_equal(model.vector(word), oracle.w["C"].detach().numpy()[4])
+    with pytest.raises(UserError, match="a deep network's vocabulary cannot grow"):
+        model.add_word("zyx", [context])
+    neighbors.main(serial(), [str(run / "best.h5"), word, "--count", "3"])
+    sample.main(serial(), [str(run / "best.h5"), "--tokens", "5"])
+    assert len(capsys.readouterr().out.split()) >= 5
+
+
+def test_npz_holds_every_array_and_graphs_are_refused(run, tmp_path):
+    export.main(serial(), [str(run / "best.h5"), "--format", "npz", "--out", str(tmp_path / "m.npz")])
+    with np.load(tmp_path / "m.npz") as found, h5py.File(run / "best.h5") as file:
+        for name, dataset in file["parameters"].items():
+            assert np.array_equal(found[name], dataset[()])
+    for name in ("torch", "onnx"):
+        with pytest.raises(UserError, match=f"--format {name} knows the paper's networks only; choose npz"):
+            export.main(serial(), [str(run / "best.h5"), "--format", name, "--out", str(tmp_path / "m")])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"grid": "1x1"},
+        {"parallel": "shared"},
+        {"reproducible": True},
+        {"collectives": "two"},
+        {"direct": True},
+        {"threads": 2},
+    ],
+    ids=str,
+)
+def test_what_a_deep_network_cannot_do_is_refused_in_a_line(option):
+    with pytest.raises(UserError, match=f"--{next(iter(option))}.*deep"):
+        Config().replace(model="deep", **option)
+
+
+def test_plan_and_a_network_without_hidden_units_are_refused():
+    with pytest.raises(UserError, match="--hidden 0: the deep network"):
+        Config().replace(model="deep", hidden=0, direct=True)
+    with pytest.raises(UserError, match="--model deep: plan knows"):
+        plan.main(serial(), ["--preset", "small", "--model", "deep"])
+
+
+@pytest.mark.parametrize("name", ["modern", "modern-fast"])
+def test_the_presets_are_whole_configurations(name):
+    config = Config().replace(**preset(name))
+    assert config.is_deep and config.training.patience == 0
+
+
+def test_the_learning_rate_rises_falls_and_is_halved_after_an_epoch_in_vain():
+    config = Config().replace(model="deep", lr=0.5, batch=10, warmup=0.1, schedule="cosine", lr_decay=0.0)
+    rates = learning_rate(config, np.arange(0, 1010, 10), 1000, [])
+    assert rates[7] == learning_rate(config, 70, 1000, [])
+    assert rates[0] == pytest.approx(0.5 / 11) and rates[10] == pytest.approx(0.5)
+    assert np.all(np.diff(rates[:11]) > 0) and np.all(np.diff(rates[10:]) < 0)
+    assert rates[55] == pytest.approx(0.5 * 1.01 / 2) and rates[100] == pytest.approx(0.005)
+    plateau = config.replace(schedule="plateau", warmup=0.0)
+    history = [{"valid_perplexity": value} for value in (300.0, 250.0, 251.0, 249.0, 249.0)]
+    found = [learning_rate(plateau, 100, 1000, history[:n]) for n in range(6)]
+    assert found == [0.5, 0.5, 0.5, 0.25, 0.25, 0.125]
+    paper = Config().replace(lr=0.5, lr_decay=0.01)
+    assert learning_rate(paper, 100, 1000, history) == 0.25
