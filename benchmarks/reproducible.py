@@ -14,26 +14,29 @@ from threadpoolctl import threadpool_limits
 from benchmarks.reports import circumstances
 from nplm_mpi.comm import Comm, world
 from nplm_mpi.config import ModelConfig
-from nplm_mpi.grid import new_model
+from nplm_mpi.distribution import new_model
 from nplm_mpi.model import Model
 
+MLP5 = ModelConfig(order=5, features=30, hidden=50, direct=True)
+SMALL = ModelConfig(order=4, features=30, hidden=50, direct=False)
 NETWORKS = {
-    "MLP5 on Brown (V = 17,907, n=5, m=30, h=50, direct), K = 1": (17907, ModelConfig(5, 30, 50, True), 1),
-    "the same, K = 16": (17907, ModelConfig(5, 30, 50, True), 16),
-    "small (V = 1,791, n=4, m=30, h=50), K = 16": (1791, ModelConfig(4, 30, 50, False), 16),
+    "MLP5 on Brown (V = 17,907, n=5, m=30, h=50, direct), K = 1": (17907, MLP5, 1),
+    "the same, K = 16": (17907, MLP5, 16),
+    "small (V = 1,791, n=4, m=30, h=50), K = 16": (1791, SMALL, 16),
 }
 
 
 def words_per_second(comm: Comm, model: Model, batch: int, seconds: float) -> float:
     """Of training on random examples for about ``seconds``."""
-    V, order = model.parameters.V, model.parameters.shape.order
+    V, order, together = model.parameters.V, model.parameters.shape.order, model.updates_per_call
     rng = np.random.default_rng(1)
-    words = rng.integers(0, V, (64, batch)).astype(np.int32)
-    contexts = rng.integers(0, V, (64, batch, order - 1)).astype(np.int32)
+    words = rng.integers(0, V, (64, batch * together)).astype(np.int32)
+    contexts = rng.integers(0, V, (64, batch * together, order - 1)).astype(np.int32)
+    rates = np.full(together, 1e-3)
     done, start = 0, time.perf_counter()
     while True:
         for context, word in zip(contexts, words, strict=True):
-            model.update(context, word, 1e-3)
+            model.updates(context, word, rates)
         done += words.size
         elapsed = np.array([time.perf_counter() - start])
         comm.allreduce_max(elapsed)

@@ -5,7 +5,8 @@
 
 1, 2, 4, ... and all ranks train in turn while the others wait.  Strong scaling keeps the
 vocabulary; weak scaling gives every rank as many words, so that V grows with the ranks.
-The share of communication stands beside the paper's, one fifteenth.  More ranks than
+Beside the speed stands how far nplm_mpi.plan's prediction is off, beside the share of
+communication the paper's, one fifteenth.  More ranks than
 cores are refused: that would measure the operating system.
 """
 
@@ -23,6 +24,8 @@ from benchmarks.slow_network import measure
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
+from nplm_mpi.costs import NETWORKS, Layout, communication_seconds, messages
+from nplm_mpi.measure import Profile, measure_network
 
 PAPER_SHARE = 1 / 15
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,10 +55,17 @@ def measure_all(world: Comm, shape: ModelConfig, V: int, batches: list[int]) -> 
     rows = []
     for M in rank_counts(world.size):
         group = world.split(int(world.rank >= M), world.rank)
+        if world.rank < M:
+            network = measure_network(group) if M > 1 else NETWORKS["shared-memory"]
+            profile = Profile(group, shape, "float32", group.shared_sums() is not None)
+            layout = Layout(1, M)
         for K in batches:
             for kind, words in (("strong", V), ("weak", V * M)):
                 if world.rank < M:
-                    found = measure(group, shape, words, K, "one")
+                    computing = profile.update_seconds(words, K, layout)
+                    sent = messages(shape, words, K, 4, "one", layout)
+                    predicted = K / (computing + communication_seconds(network, layout, sent))
+                    found = {"predicted": predicted, **measure(group, shape, words, K, "one")}
                     rows.append({"scaling": kind, "ranks": M, "K": K, "V": words, **found})
                 world.barrier()
     return add_efficiency(rows, V) if world.is_root else []
@@ -77,13 +87,14 @@ def add_efficiency(rows: list[dict[str, Any]], V: int) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """One line per measurement."""
     lines = [
-        "| scaling | ranks | V | K | words/s | efficiency | communication | the paper's |",
-        "|---|---|---|---|---|---|---|---|",
+        "| scaling | ranks | V | K | words/s | plan predicts | efficiency | communication | the paper's |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in sorted(rows, key=lambda r: (r["scaling"], r["K"], r["ranks"])):
         lines.append(
             f"| {row['scaling']} | {row['ranks']} | {row['V']:,} | {row['K']} "
-            f"| {row['words_per_second']:,.0f} | {row['efficiency']:.0%} "
+            f"| {row['words_per_second']:,.0f} | {row['predicted'] / row['words_per_second'] - 1:+.0%} "
+            f"| {row['efficiency']:.0%} "
             f"| {row['communication']:.1%} | {PAPER_SHARE:.1%} |"
         )
     return "\n".join(lines)
@@ -115,7 +126,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_network_arguments(parser)
-    parser.add_argument("--batches", default="1,64", help="values of K (default: %(default)s)")
+    parser.add_argument("--batches", default="1,16,64", help="values of K (default: %(default)s)")
     parser.add_argument("--ranks", type=int, help="ranks to start (default: one per core)")
     parser.add_argument("--json", action="store_true", help="print the measurements only")
     parser.add_argument("--out", help="folder for scaling.json, .md and .png")
