@@ -125,6 +125,16 @@ class TrainingConfig:
     init_bias: str = option(
         "zero", "output biases start at zero or at the log unigram probabilities", choices=("zero", "unigram")
     )
+    softmax: str = option(
+        "exact",
+        "exact: gradients from all words; sampled: from words drawn from a bigram (Bengio and Senecal 2003); "
+        "evaluation is always exact",
+        choices=("exact", "sampled"),
+    )
+    samples: int = option(256, "with --softmax sampled: draws per update, at least")
+    effective_samples: float = option(
+        32.0, "with --softmax sampled: draw more until the effective sample size is so large"
+    )
     collectives: str = option(
         "auto",
         "one: one Allreduce per update; two: denominators first; paper: maximum, denominators, "
@@ -183,6 +193,20 @@ class TrainingConfig:
             require(
                 not self.reproducible or value in allowed,
                 f"--{name} {value} sums in the ranks' order; leave it or --reproducible away",
+            )
+        require(self.samples >= 1, f"--samples {self.samples}: give 1 or more")
+        require(
+            1 <= self.effective_samples < inf, f"--effective-samples {self.effective_samples}: give 1 or more"
+        )
+        for name, usual in (
+            ("grid", self.grid == ""),
+            ("parallel", self.parallel == "vocabulary"),
+            ("threads", self.threads == 1),
+            ("reproducible", not self.reproducible),
+        ):
+            require(
+                self.softmax == "exact" or usual,
+                f"--softmax sampled does not go with --{name}; leave one of them away",
             )
         check_choices(self)
 

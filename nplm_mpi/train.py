@@ -229,7 +229,7 @@ def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[AnyM
             raise UserError(
                 f"--resume: the vocabulary is not that of the run in {config.output.out}; restore it"
             )
-    return model, State(**{f.name: saved[f.name] for f in fields(State)})
+    return model, State(**{f.name: saved[f.name] for f in fields(State) if f.name in saved})
 
 
 def tidy(out: Path, config: Config, state: State) -> None:

@@ -21,7 +21,9 @@ from nplm_mpi.evaluation import Evaluation, evaluate
 from nplm_mpi.examples import Examples, shuffle_key
 from nplm_mpi.model import Model
 from nplm_mpi.model_file import read_into, save_model
+from nplm_mpi.proposal import Proposal
 from nplm_mpi.rates import learning_rate
+from nplm_mpi.sampled import SampledUpdates
 from nplm_mpi.schedule import Trial, on_several_machines
 from nplm_mpi.signals import EXIT_CODES, LEVELS, Signals
 from nplm_mpi.trainable import AnyModel
@@ -62,6 +64,8 @@ class State:
         Epochs since then.
     history : list of dict
         One entry per completed epoch.
+    sampled : dict
+        :meth:`nplm_mpi.sampled.SampledUpdates.progress`, if words are sampled.
     """
 
     epoch: int = 0
@@ -74,6 +78,7 @@ class State:
     stale: int = 0
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
+    sampled: dict[str, Any] = field(default_factory=dict)
 
     @property
     def train_perplexity(self) -> float | None:
@@ -124,7 +129,18 @@ class Training:
         self.comm: Comm = model.comm
         self.listen, self.signals = listen, signals
         self.updates = model.updates
-        if isinstance(model, Model) and config.training.collectives == "auto" and on_several_machines(model):
+        self.sampled: SampledUpdates | None = None
+        settings = config.training
+        if settings.softmax == "sampled":
+            proposal = Proposal(corpus.part("train"), len(corpus.vocabulary), corpus.vocabulary.bos)
+            self.sampled = SampledUpdates(
+                model, proposal, settings.seed, settings.samples, settings.effective_samples
+            )
+            self.sampled.go_on_from(state.sampled)
+            self.updates = self.sampled.updates
+        elif (
+            isinstance(model, Model) and config.training.collectives == "auto" and on_several_machines(model)
+        ):
             self.updates = Trial(model).updates
         self.unsaved: set[str] = set()
         self.cost = SavingCost()
@@ -276,6 +292,7 @@ class Training:
                 "a processor or its memory is faulty; the last checkpoint is untouched",
             )
         self.state.seconds = time.perf_counter() - self.started
+        self.state.sampled = self.sampled.progress() if self.sampled else {}
         self.save("checkpoint.h5", {**asdict(self.state), "corpus": self.fingerprint})
 
     def save(self, name: str, training: dict[str, Any] | None = None) -> None:
