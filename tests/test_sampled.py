@@ -76,7 +76,7 @@ def test_decay_of_the_energy_model_is_that_of_sixteen_updates():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampled, "EXACT_FROM", 2.0)
         found = differences_from_exact(setting, serial())
-    assert 1e-9 < max(found.values()) < 0.02
+    assert 1e-9 < max(found.values()) < 0.05
 
 
 @pytest.fixture(scope="module")
