@@ -256,6 +256,7 @@ class Config:
             ("collectives", settings.collectives, ("auto", "one")),
             ("reproducible", settings.reproducible, (False,)),
             ("threads", settings.threads, (1,)),
+            ("softmax", settings.softmax, ("exact",)),
         ):
             require(value in allowed, f"--{name}: not with --model deep; leave it away")
 

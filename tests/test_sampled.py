@@ -9,7 +9,7 @@ import pytest
 from nplm_mpi import comm as communication
 from nplm_mpi import evaluate, sampled, train
 from nplm_mpi.comm import serial
-from nplm_mpi.config import TrainingConfig
+from nplm_mpi.config import Config, ModelConfig, TrainingConfig
 from nplm_mpi.errors import UserError
 from nplm_mpi.proposal import Proposal
 from nplm_mpi.sampled import SampledUpdates
@@ -186,6 +186,11 @@ def test_training_from_samples_comes_near_to_exact_training_and_resumes_to_the_b
         evaluate.main(serial(), [str(folder / f"{model}-{name}" / "best.h5"), "--split", "test", "--json"])
         perplexities.append(json.loads(capsys.readouterr().out)["perplexity"])
     assert perplexities[1] < 1.35 * perplexities[0] < 200
+
+
+def test_the_deep_network_is_not_trained_from_samples():
+    with pytest.raises(UserError, match="--softmax: not with --model deep"):
+        Config(model=ModelConfig(model="deep"), training=TrainingConfig(softmax="sampled"))
 
 
 @pytest.mark.parametrize("options", [dict(grid="2x1", batch=4), dict(parallel="shared"), dict(threads=2)])
