@@ -48,6 +48,8 @@ def description(row: Row) -> tuple[str, str, str]:
         details.append(f"with {partner}, {how[row.weight]}")
     if row.settings in ("paper", "tuned"):
         details.append(f"{row.settings} settings")
+    if row.settings == "sampled":
+        details.append("sampled gradients")
     return row.label, str(row.classes or ""), ", ".join(details)
 
 

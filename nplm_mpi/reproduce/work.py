@@ -31,7 +31,7 @@ from nplm_mpi.ngram import (
 )
 from nplm_mpi.ngram.storage import load, save
 from nplm_mpi.predictors import Network, chunks
-from nplm_mpi.reproduce.rows import SETTINGS, Row
+from nplm_mpi.reproduce.rows import OURS, SETTINGS, Row
 
 CHECKPOINTS = "3m"  # what an interruption costs at most
 
@@ -144,7 +144,7 @@ class Work:
 
     def network_config(self, row: Row) -> Config:
         """Everything that a network row's run is."""
-        options = {**preset(row.preset), **SETTINGS[row.settings]}
+        options = {**preset(row.preset), **{**SETTINGS, **OURS}[row.settings]}
         options.pop("treatment", None)  # the corpus is the table's
         base = Config(corpus=self.corpus_config, output=OutputConfig(checkpoint_every=CHECKPOINTS))
         return base.replace(**options)
