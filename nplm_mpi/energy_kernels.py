@@ -205,7 +205,7 @@ _backward_products, _backward_sums = _backward_tile(False), _backward_tile(True)
 
 @njit(**options)
 def candidate_parts(H0, C, G):
-    """2 g = 2 H_0 C(i) of the own candidates, into the first columns of G; returns the largest |2 g|."""
+    """2 g = 2 H_0 C(i) of the own candidates, into the first columns of G; returns the largest magnitude."""
     rows = C.shape[0]
     largest = G.dtype.type(0)
     if rows > 0:
@@ -220,7 +220,7 @@ def candidate_parts(H0, C, G):
 
 @njit(**options)
 def context_parts(Hx, d, x, U):
-    """2 o = 2 (d + H x) of the contexts; returns the largest |2 o|."""
+    """2 o = 2 (d + H x) of the contexts; returns the largest magnitude."""
     use_full_registers()
     add_matmul_nn(Hx, x, 0.0, U)
     largest = U.dtype.type(0)

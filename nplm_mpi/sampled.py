@@ -67,7 +67,8 @@ class SampledUpdates:
 
     Parameters
     ----------
-    model : Model or EnergyModel
+    model : AnyModel
+        Of the paper: the network of section 2 or the energy model.
     proposal : Proposal
         The same on all ranks.
     seed : int
