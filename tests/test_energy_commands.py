@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nplm_mpi
-from nplm_mpi import evaluate, export, neighbors, sample, score, train
+from nplm_mpi import evaluate, export, neighbors, plan, sample, score, train
 from nplm_mpi.comm import serial
 from nplm_mpi.config import Config, ModelConfig, TrainingConfig
 from nplm_mpi.errors import UserError
@@ -182,3 +182,8 @@ def test_ways_to_train_that_the_energy_model_does_not_have_are_refused(options, 
 def test_shapes_that_make_no_energy_model_are_refused(options, said):
     with pytest.raises(UserError, match=said):
         ModelConfig(**options)
+
+
+def test_plan_says_that_it_knows_the_network_only():
+    with pytest.raises(UserError, match="--model energy: plan knows"):
+        plan.main(serial(), ["--model", "energy", "--no-direct"])
