@@ -3,10 +3,11 @@
     python -m benchmarks.sampled --seconds 20
     python -m benchmarks.sampled --seconds 20 --out benchmarks/results/sampled.json
 
-On Brown, one rank, K = 32: MLP5 without direct connections and the energy model with a v per
-word, from the same start, on the same examples in the same random order. Each is trained for so many seconds
-of processor time; then the perplexity, exact, of the first 5,000 tokens of the validation part. The
-sampled run is also stopped where the exact one ended, at equal numbers of examples.
+On Brown, one rank, K = 32: MLP5 without direct connections, and the energy model with a v
+per word and with a common one, from the same start, on the same examples in the same random
+order. Each is trained for so many seconds of processor time; then the perplexity, exact, of
+the first 5,000 tokens of the validation part. The sampled run is also stopped where the exact
+one ended, at equal numbers of examples.
 """
 
 import argparse
@@ -28,12 +29,11 @@ from nplm_mpi.training import unigram_log_probs
 
 K, ORDER, FEATURES, HIDDEN, VALID = 32, 5, 30, 50, 5000
 WAYS = ("exact", "sampled", "sampled, as many examples")
+MLP5 = {"order": ORDER, "features": FEATURES, "hidden": HIDDEN}
 SHAPES = {
-    "network": (ModelConfig(order=ORDER, features=FEATURES, hidden=HIDDEN), 0.02),
-    "energy": (
-        ModelConfig(model="energy", per_word_v=True, order=ORDER, features=FEATURES, hidden=HIDDEN),
-        0.03,
-    ),
+    "network": (ModelConfig(**MLP5), 0.02),
+    "energy": (ModelConfig(model="energy", per_word_v=True, **MLP5), 0.03),
+    "common-v": (ModelConfig(model="energy", **MLP5), 0.03),
 }
 
 
@@ -58,7 +58,7 @@ def main() -> None:
     proposal = Proposal(corpus.part("train"), V)
     results: dict[str, object] = {"proposal_seconds": time.process_time() - start}
     contexts, words = parts[1].look_up(np.arange(parts[1].start, parts[1].start + VALID))
-    print("model    updates       words/s   examples   perplexity   draws per update")
+    print("model     updates                    words/s   examples   perplexity   draws per update")
     for name in arguments.models:
         shape, rate = SHAPES[name]
         equal = 0
@@ -84,7 +84,7 @@ def main() -> None:
                 "draws": draws / updates, "exact_updates": sampled.exact,
             }  # fmt: skip
             shown = "" if way == "exact" else f"{draws / updates:12.0f}"
-            print(f"{name:8} {way:26} {speed:7,.0f}  {done:9,}   {perplexity:9.1f} {shown}", flush=True)
+            print(f"{name:9} {way:26} {speed:7,.0f}  {done:9,}   {perplexity:9.1f} {shown}", flush=True)
     if arguments.out:
         about = {
             "command": f"python -m benchmarks.sampled --seconds {arguments.seconds:g}",
