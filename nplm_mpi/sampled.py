@@ -27,6 +27,7 @@ import numpy as np
 
 from nplm_mpi import energy_kernels, kernels
 from nplm_mpi.energy import EnergyModel
+from nplm_mpi.energy_tiles import tile_rows
 from nplm_mpi.model import Model
 from nplm_mpi.parameters import aligned_rows
 from nplm_mpi.proposal import Proposal
@@ -252,7 +253,7 @@ class _EnergyStep:
         """y = -E of some candidates, (R, K)."""
         p = self.model.parameters
         h, R, dtype = p.shape.hidden, len(found.rows), p.dtype
-        tile = energy_kernels.tile_rows(dtype.itemsize)
+        tile = tile_rows(dtype.itemsize)
         columns = -(-R // tile) * tile
         self.C, self.g = p.C[found.rows], aligned_rows(h, columns, dtype)
         largest = energy_kernels.candidate_parts(p.H0, self.C, self.g)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from nplm_mpi import comm, energy_kernels
+from nplm_mpi import comm, energy_tiles
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.energy_parameters import EnergyParameters
 from nplm_mpi.parameters import BLOCK, NEVER
@@ -68,7 +68,7 @@ def test_updates_equal_the_oracle_in_every_tensor(M, drawn):
 
 
 def test_more_ranks_than_words_and_slices_of_several_tiles_work():
-    tile = energy_kernels.tile_rows(8)
+    tile = energy_tiles.tile_rows(8)
     drawn = [Setting(V=V, per_word_v=own, updates=4) for V in (1, 3, 3 * tile + 5) for own in (False, True)]
     for setting, *ranks in zip(drawn, *mpi_run(4, train_on_ranks, drawn), strict=True):
         assert_equal_to_the_oracle(ranks, setting)
