@@ -168,8 +168,9 @@ class RapidModel(Model):
             (w.x, w.a, w.z, w.dz, w.do, w.dx, w.step, w.Q, w.payload), self.Q, self.upwards,
             shared.slots[p.dtype], shared.marks, shared.place, log_p[part],
         )  # fmt: skip
-        if made:
-            p.scale, self._pending = float(scales[made]), w.step
+        p.scale = float(scales[made])
+        if made == count:
+            self._pending = w.step
         # Where the next one needs the maximum, Model.update looks for it when it knows no Q.
         self.Q = Q if made == count else math.nan
         calls = min(made + 1, count)

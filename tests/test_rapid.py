@@ -30,16 +30,15 @@ def examples(setting: Setting, updates: int) -> tuple[np.ndarray, np.ndarray, np
     rng = np.random.default_rng(setting.seed)
     N = updates * setting.K - setting.K // 2  # the last update has fewer
     contexts = rng.integers(-1, setting.V, size=(N, setting.n - 1), dtype=np.int32)
-    return (
-        contexts,
-        rng.integers(setting.V, size=N, dtype=np.int32),
-        0.1 / (1 + 0.01 * np.arange(updates)),
-    )
+    rates = 0.1 / (1 + 0.01 * np.arange(updates))
+    return contexts, rng.integers(setting.V, size=N, dtype=np.int32), rates
 
 
 def in_both_ways(comm: Comm, setting: Setting, disturb: bool) -> tuple[Trained, Trained, bool]:
     """The same 45 updates by Model and by RapidModel; with ``disturb``, Q is now and then made useless."""
     contexts, words, rates = examples(setting, 45)
+    if disturb:
+        rates[31] = 400 / setting.K  # the next update's Q is far off, in the middle of a call
     results = []
     for rapid_one in (False, True):
         comm.traffic.clear()
