@@ -115,6 +115,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         size = "D" if name == "h" else name
         axes.loglog([r[size] for r in mine], [r["words_per_second"] for r in mine], "o")
         axes.loglog([r[size] for r in mine], [r["predicted"] for r in mine], "k:", linewidth=1)
+        axes.xaxis.set_minor_formatter("")
         axes.set_xlabel({"V": "V, words", "D": "D, columns of O", "K": "K, examples per update"}[size])
     figure.axes[0].set_ylabel(f"words/s on {rows[0]['ranks']} ranks (dotted: predicted)")
     figure.savefig(path, dpi=130)

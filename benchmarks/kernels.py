@@ -138,6 +138,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             marker,
             label=f"D = {D}, K = {', '.join(str(r['K']) for r in mine)}",
         )
+    axes.set_ylim(top=1.6 * peak)
     axes.set_xlabel("flops per byte of O read or written")
     axes.set_ylabel("GF/s of one core, whole updates")
     axes.legend(fontsize=8)
