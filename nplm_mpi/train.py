@@ -280,6 +280,9 @@ def describe(comm: Comm, config: Config, corpus: Corpus, compiling: float) -> li
     shape, about, V = config.model, corpus.describe(), len(corpus.vocabulary)
     if shape.model == "energy":
         kind, rest = "energy model", "v for each word" if shape.per_word_v else "common v"
+    elif config.is_deep:
+        deep = config.deep
+        kind, rest = "deep network", f"{deep.layers} x {deep.activation}, {shape_of(config).inputs} inputs"
     else:
         kind, rest = "network", f"{'with' if shape.direct else 'without'} direct connections"
     parts = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in corpus.parts.items())
@@ -287,7 +290,7 @@ def describe(comm: Comm, config: Config, corpus: Corpus, compiling: float) -> li
         f"corpus {about['name']} as {about['text']}: {about['tokens']:,} tokens ({parts}), "
         f"{about['types']:,} types, V = {V:,} (merged: {about['merged_rule']})",
         f"{kind} n={shape.order} m={shape.features} h={shape.hidden} {rest}: "
-        f"{shape.count_parameters(V):,} parameters, {config.training.dtype}",
+        f"{count_parameters(config, V):,} parameters, {config.training.dtype}",
         f"{comm.size} ranks x {config.training.threads} thread{'s' * (config.training.threads > 1)} "
         f"on {os.cpu_count()} cores (numba {numba.__version__}); K={config.training.batch}",
         f"compiled code ready after {compiling:.1f} s",

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import nplm_mpi
+from benchmarks.ablation import VARIANTS
 from nplm_mpi import comm as communication
-from nplm_mpi import evaluate, export, neighbors, plan, sample
+from nplm_mpi import evaluate, export, neighbors, plan, sample, train
+from nplm_mpi.arguments import Parser, add_config_options, build_config
 from nplm_mpi.comm import serial
 from nplm_mpi.config import Config, preset
 from nplm_mpi.corpus import load as load_corpus
@@ -72,6 +74,14 @@ def test_the_file_holds_whole_arrays_under_their_names(run):
         "C": (V, 5), "H1": (6, 25), "d1": (6,), "gain1": (6,), "shift1": (6,), "H2": (6, 6), "d2": (6,),
         "gain2": (6,), "shift2": (6,), "P": (5, 6), "q": (5,), "b": (V,),
     }  # fmt: skip
+
+
+def test_the_run_begins_with_what_it_trains(run):
+    with nplm_mpi.checkpoint.open_model(run / "best.h5") as file:
+        config, corpus = file.config, load_corpus(file.config.corpus)
+        numbers = sum(file.read(name).size for name in file.shapes if name.startswith("parameters/"))
+    (line,) = [text for text in train.describe(serial(), config, corpus, 0.0) if "network" in text]
+    assert line == f"deep network n=10 m=5 h=6 2 x tanh, 25 inputs: {numbers:,} parameters, float64"
 
 
 def test_evaluate_finds_the_perplexity_of_the_oracle_and_that_of_the_training(run, capsys):
@@ -162,3 +172,14 @@ def test_the_learning_rate_rises_falls_and_is_halved_after_an_epoch_in_vain():
     assert found == [0.5, 0.5, 0.5, 0.25, 0.25, 0.125]
     paper = Config().replace(lr=0.5, lr_decay=0.01)
     assert learning_rate(paper, 100, 1000, history) == 0.25
+
+
+def test_every_variant_of_the_ablation_is_a_configuration_that_differs_from_the_preset():
+    parser = Parser("train", "", "")
+    add_config_options(parser)
+    found = set()
+    for changes in VARIANTS.values():
+        options = [change.format(features="128") for change in changes]
+        arguments = parser.parse_args(["--preset", "modern-fast", *options])
+        found.add(json.dumps(build_config(arguments, "small").to_dict()))
+    assert len(found) == len(VARIANTS)
