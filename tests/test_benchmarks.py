@@ -18,11 +18,14 @@ def test_rank_counts_double_up_to_all_ranks():
 def test_efficiency_is_work_per_rank_for_strong_and_for_weak_scaling():
     measured = [("strong", 1, 100, 10), ("strong", 2, 100, 15), ("weak", 1, 100, 10), ("weak", 2, 200, 9)]
     rows = [
-        {"scaling": s, "ranks": M, "V": V, "K": 1, "words_per_second": w, "communication": 0.1}
+        {
+            "scaling": s, "ranks": M, "V": V, "K": 1, "words_per_second": w, "predicted": 0.9 * w,
+            "communication": 0.1,
+        }
         for s, M, V, w in measured
-    ]
+    ]  # fmt: skip
     assert [row["efficiency"] for row in add_efficiency(rows, 100)] == pytest.approx([1, 0.75, 1, 0.9])
-    assert "| strong | 2 | 100 | 1 | 15 | 75% | 10.0% | 6.7% |" in table(rows)
+    assert "| strong | 2 | 100 | 1 | 15 | -10% | 75% | 10.0% | 6.7% |" in table(rows)
 
 
 def test_more_ranks_than_cores_are_refused():
