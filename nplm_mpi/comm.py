@@ -381,6 +381,8 @@ def _load_mpi() -> Any:
         # MPICH would sum its first calls in another order than the later ones, and a
         # resumed run would round differently from one that was never stopped.
         os.environ.setdefault("MPIR_CVAR_POSIX_NUM_COLLS_THRESHOLD", "0")
+        # Open MPI's way to shared windows over UCX cannot be used on one machine, and says so each time.
+        os.environ.setdefault("OMPI_MCA_osc", "^ucx")
         # Only the main thread communicates; the lower level is the faster one.
         mpi4py.rc.thread_level = "funneled"
         from mpi4py import MPI as module

@@ -198,7 +198,7 @@ def test_evaluating_other_text_predicts_every_token_from_the_first_on(tmp_path):
 
 
 def test_the_defaults_learn_the_built_in_corpus_showing_progress_and_a_summary(tmp_path):
-    options = ["--epochs", 1, "--max-examples", 30000, "--log-every", 0.2]
+    options = ["--epochs", 1, "--log-every", 0.02]
     finished = command("train", *options, cwd=tmp_path, ranks=2, timeout=150)
     assert finished.returncode == 0, tail(finished)
     for shown in ("words/s", "perplexity", "rate", "communication", "to go"):
