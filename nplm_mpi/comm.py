@@ -5,15 +5,19 @@ Everything that talks to other ranks takes a :class:`Comm` as a parameter.  A
 Calls, bytes and seconds are counted per collective.
 """
 
+import array
 import contextlib
+import fcntl
 import os
+import stat
 import sys
+import termios
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import numpy as np
 
@@ -28,6 +32,11 @@ PIECE = 1 << 28
 FEW_BYTES = 1 << 16
 # On one machine, the bytes that a rank puts into shared memory at a time.
 SLOT = 1 << 17
+
+# A failing rank waits so long, at most, for its last words to be read, and then for them to
+# travel on through the launcher's own processes.
+READ_SECONDS = 3.0
+PASSED_ON_SECONDS = 0.2
 
 # What each launcher calls the number of tasks it started.  SLURM_NTASKS is not among them:
 # a batch script has it, too, where it starts a single process without srun.
@@ -295,8 +304,26 @@ class Comm:
     def abort(self, code: int) -> None:
         """End all ranks at once with an exit code; not collective, does not return."""
         if self.size > 1:
+            wait_until_read(sys.stderr)
             self.mpi.Abort(code)
         os._exit(code)
+
+
+def wait_until_read(stream: TextIO) -> None:
+    """Wait until the launcher has taken what was written to a pipe, a few seconds at most.
+
+    A launcher that is told to end all ranks may drop what it has not read yet, and that
+    is the reason why they end.
+    """
+    until = time.monotonic() + READ_SECONDS
+    unread = array.array("i", [1])
+    with contextlib.suppress(OSError, ValueError):  # a closed stream
+        while stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode) and time.monotonic() < until:
+            fcntl.ioctl(stream.fileno(), termios.FIONREAD, unread)
+            if not unread[0]:
+                break
+            time.sleep(0.01)
+    time.sleep(PASSED_ON_SECONDS)
 
 
 class Nodes:

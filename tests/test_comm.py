@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -133,6 +135,31 @@ def test_a_failure_on_one_rank_ends_all_with_its_traceback(launcher, culprit, at
     assert finished.returncode != 0
     assert f"rank {max(culprit, 0)} of 3 failed:\nTraceback" in finished.stderr
     assert error in finished.stderr
+
+
+def test_an_ending_rank_waits_until_its_last_words_were_read(tmp_path):
+    reading, writing = os.pipe()
+    seen = []
+
+    def read_late():
+        time.sleep(0.5)
+        seen.append(os.read(reading, 100))
+
+    reader = threading.Thread(target=read_late)
+    with os.fdopen(writing, "w") as stream:
+        print("why", file=stream, flush=True)
+        reader.start()
+        communication.wait_until_read(stream)
+        assert seen == [b"why\n"]
+    reader.join()
+    os.close(reading)
+    # Nobody takes anything out of a file; and a stream may be closed already.
+    with (tmp_path / "log").open("w") as stream:
+        print("why", file=stream, flush=True)
+        before = time.monotonic()
+        communication.wait_until_read(stream)
+    communication.wait_until_read(stream)
+    assert time.monotonic() - before < communication.READ_SECONDS
 
 
 def test_without_an_mpi_library_one_process_works_and_a_launcher_gets_a_clear_message():
