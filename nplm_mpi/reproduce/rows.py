@@ -11,8 +11,8 @@ Perplexities = tuple[float | None, float | None, float | None]
 # of the paper's decay.
 TUNED: dict[str, Any] = {
     "batch": 16,
-    "lr": 0.012,
-    "lr_decay": 5e-7,
+    "lr": 0.015,
+    "lr_decay": 1e-6,
     "weight_decay": 1e-5,
     "shuffle": True,
     "init_bias": "unigram",
