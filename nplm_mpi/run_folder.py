@@ -74,25 +74,35 @@ class FolderLock:
         self._descriptor = -1
 
 
-def make_folder(out: str) -> Path:
-    """A new run's folder, created.
+def choose_folder(out: str) -> Path:
+    """A new run's folder, not made yet: a run that is refused for other reasons leaves nothing behind.
 
     Raises
     ------
     UserError
-        If it holds a run already or cannot be written.
+        If it holds a run already.
     """
     folder = Path(out or time.strftime("run-%Y%m%d-%H%M%S"))
+    refuse_a_run(folder)
+    return folder
+
+
+def refuse_a_run(folder: Path) -> None:
+    """Raise :class:`UserError` if there is a run in ``folder``."""
     if any((folder / name).exists() for name in (checkpoint.LATEST, checkpoint.PREVIOUS, "config.yaml")):
         raise UserError(
             f"--out {folder}: holds a run already; continue it with --resume or name another folder"
         )
+
+
+def make_folder(folder: Path) -> None:
+    """Make a new run's folder; :class:`UserError` if it cannot be made or written, or holds a run by now."""
+    refuse_a_run(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be made ({one_line(error)}); name another folder") from error
     check_writable(folder)
-    return folder
 
 
 def check_writable(folder: Path) -> None:

@@ -30,6 +30,7 @@ from nplm_mpi.run_folder import (
     Found,
     check_same_run,
     check_same_text,
+    choose_folder,
     find_run,
     make_folder,
     trim_metrics,
@@ -86,12 +87,13 @@ def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -
             check_same_run(found.config, config, config.output.out)
         if config.training.grid:
             shape_of_grid(config.training.grid, comm.size)
-    out = Path(config.output.out) if found else comm.on_root(make_folder, config.output.out)
-    if not found:
-        comm.on_root(lock.take, out)
+    out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
     corpus = open_on_all(comm, config)
     with cli.same_on_all_ranks():
         check_long_enough(corpus, config.model.order)
+    if not found:
+        comm.on_root(make_folder, out)
+        comm.on_root(lock.take, out)
     warn_of_memory(comm, config, len(corpus.vocabulary))
     compiling = compile_kernels(comm, lambda alone: build(alone, config, WORDS))
     model, state = (

@@ -45,6 +45,7 @@ def test_texts_that_cannot_be_trained_on_are_refused(here, tmp_path, name, parts
     text.write_bytes(TEXTS[name])
     options = ["--corpus", text, "--min-count", 0, "--order", 6, "--stream", "--split", "rest,0,0"]
     assert_refused(here("train", *options, "--out", "run"), "train", *parts)
+    assert not (tmp_path / "run").exists()
 
 
 REFUSED_ARGUMENTS = [
