@@ -17,9 +17,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from nplm_mpi.comm import Comm, world
-from nplm_mpi.deep import DeepModel, Learning
-from nplm_mpi.deep_config import DeepConfig, DeepShape
-from nplm_mpi.deep_parameters import DeepParameters
+from nplm_mpi.deep.config import DeepConfig, DeepShape
+from nplm_mpi.deep.model import DeepModel, Learning
+from nplm_mpi.deep.parameters import DeepParameters
 from nplm_mpi.partition import Partition
 
 DROPOUT = {"dropout_features": 0.2, "dropout_hidden": 0.4, "dropout_outputs": 0.2}

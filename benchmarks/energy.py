@@ -11,7 +11,7 @@ hyperbolic tangents and as many multiply-adds, so it could run at
     1 / (1 / tanh rate + 2 / flop rate)
 
 units per second if both ran at these rates: the bound. The kernels do not take a
-tanh for each unit (see `nplm_mpi.energy_kernels`), so they can be above it. The backward pass makes
+tanh for each unit (see `nplm_mpi.energy.kernels`), so they can be above it. The backward pass makes
 the units again, and five more multiply-adds of each.
 """
 
@@ -27,11 +27,11 @@ import numba
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from nplm_mpi import energy_kernels as kernels
 from nplm_mpi.comm import Comm, world
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.distribution import new_model
-from nplm_mpi.energy import EnergyModel
+from nplm_mpi.energy import kernels
+from nplm_mpi.energy.model import EnergyModel
 from nplm_mpi.fast_exp import tanh
 from nplm_mpi.kernels import options
 from nplm_mpi.microkernels import use_full_registers

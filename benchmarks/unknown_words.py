@@ -28,11 +28,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import nplm_mpi
-from nplm_mpi import energy_kernels as kernels
 from nplm_mpi.corpus import load
 from nplm_mpi.corpus.brown import find_brown, read_brown
-from nplm_mpi.energy import CHUNK, EnergyModel
-from nplm_mpi.energy_scorer import EnergyScorer
+from nplm_mpi.energy import kernels
+from nplm_mpi.energy.model import CHUNK, EnergyModel
+from nplm_mpi.energy.scorer import EnergyScorer
 from nplm_mpi.errors import UserError
 from nplm_mpi.model_file import checkpoint
 from nplm_mpi.parameters import NEVER

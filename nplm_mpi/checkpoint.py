@@ -27,7 +27,7 @@ import numpy as np
 from nplm_mpi import files, safe_hdf5
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
-from nplm_mpi.deep_config import DeepShape
+from nplm_mpi.deep.config import DeepShape
 from nplm_mpi.errors import UserError
 from nplm_mpi.files import Closing
 
@@ -256,7 +256,7 @@ def previous_name(path: str | os.PathLike) -> Path:
 def expected_shapes(config: Config, V: int) -> dict[str, tuple[int, ...]]:
     """The paper's shapes of the parameters; W is missing without direct connections.
 
-    A deep network's are those of :meth:`nplm_mpi.deep_config.DeepShape.arrays`.
+    A deep network's are those of :meth:`nplm_mpi.deep.config.DeepShape.arrays`.
     """
     model = config.model
     if model.model == "energy":

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from nplm_mpi.deep_config import MODERN, DeepConfig
+from nplm_mpi.deep.config import MODERN, DeepConfig
 from nplm_mpi.errors import UserError
 from nplm_mpi.options import check_choices, option, require, unknown_name
 

@@ -2,8 +2,8 @@
 
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
-from nplm_mpi.energy import EnergyModel
-from nplm_mpi.energy_parameters import EnergyParameters
+from nplm_mpi.energy.model import EnergyModel
+from nplm_mpi.energy.parameters import EnergyParameters
 from nplm_mpi.grid import Grid, GridModel, shape_of_grid
 from nplm_mpi.model import Model
 from nplm_mpi.parameters import Parameters

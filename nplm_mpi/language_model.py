@@ -16,9 +16,9 @@ import numpy as np
 from nplm_mpi import checkpoint, ngram
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.corpus import BOS, EOS, UNK, Encoder, tokenise
-from nplm_mpi.deep import DeepModel
-from nplm_mpi.energy import EnergyModel
-from nplm_mpi.energy_scorer import EnergyScorer
+from nplm_mpi.deep.model import DeepModel
+from nplm_mpi.energy.model import EnergyModel
+from nplm_mpi.energy.scorer import EnergyScorer
 from nplm_mpi.errors import UserError
 from nplm_mpi.line_scores import LineScore, TextScore
 from nplm_mpi.model_file import load_model

@@ -10,8 +10,8 @@ from nplm_mpi.checkpoint import Sliced, Whole
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.deep import DeepModel
-from nplm_mpi.deep_building import new_deep_model
+from nplm_mpi.deep.building import new_deep_model
+from nplm_mpi.deep.model import DeepModel
 from nplm_mpi.distribution import new_model
 from nplm_mpi.errors import UserError
 from nplm_mpi.trainable import AnyModel, AnyParameters, Tensor

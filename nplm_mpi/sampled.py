@@ -25,9 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from nplm_mpi import energy_kernels, kernels
-from nplm_mpi.energy import EnergyModel
-from nplm_mpi.energy_tiles import tile_rows
+from nplm_mpi import kernels
+from nplm_mpi.energy import kernels as energy_kernels
+from nplm_mpi.energy.model import EnergyModel
+from nplm_mpi.energy.tiles import tile_rows
 from nplm_mpi.model import Model
 from nplm_mpi.parameters import aligned_rows
 from nplm_mpi.proposal import Proposal
@@ -232,7 +233,7 @@ class _Step:
 
 
 class _EnergyStep:
-    """The energy model's part of an update; the letters are those of :mod:`nplm_mpi.energy_kernels`."""
+    """The energy model's part of an update; the letters are those of :mod:`nplm_mpi.energy.kernels`."""
 
     def __init__(self, sampled: SampledUpdates, contexts: np.ndarray) -> None:
         model = sampled.model

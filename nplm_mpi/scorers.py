@@ -10,11 +10,12 @@ from typing import Protocol
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from nplm_mpi import deep_kernels, kernels, score_kernels
+from nplm_mpi import kernels, score_kernels
 from nplm_mpi.comm import Comm
 from nplm_mpi.corpus import Vocabulary, fill_contexts
-from nplm_mpi.deep import DeepModel
-from nplm_mpi.deep_layers import Layers
+from nplm_mpi.deep import kernels as deep_kernels
+from nplm_mpi.deep.layers import Layers
+from nplm_mpi.deep.model import DeepModel
 from nplm_mpi.errors import UserError
 from nplm_mpi.model import RANGE_OF_S
 from nplm_mpi.ngram import NgramModel

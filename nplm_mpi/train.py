@@ -19,7 +19,7 @@ from nplm_mpi.compiling import WORDS, compile_kernels
 from nplm_mpi.config import Config, parse_grid
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
 from nplm_mpi.costs import Layout, memory_warning
-from nplm_mpi.deep_building import new_deep_model, shape_of
+from nplm_mpi.deep.building import new_deep_model, shape_of
 from nplm_mpi.display import Display, duration, number, print_table
 from nplm_mpi.distribution import new_model
 from nplm_mpi.errors import Stop, UserError

@@ -1,4 +1,4 @@
-"""The deep network once more, for judging :mod:`nplm_mpi.deep`: whole arrays, PyTorch autograd, float64.
+"""The deep network once more, to judge :mod:`nplm_mpi.deep.model`: whole arrays, PyTorch autograd, float64.
 
 Nothing here is shared with the package but the random numbers of dropout, which are its
 definition, and are written out here in plain Python integers.

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nplm_mpi.comm import Comm
-from nplm_mpi.deep import DeepModel, Learning
-from nplm_mpi.deep_config import DeepConfig, DeepShape
-from nplm_mpi.deep_parameters import DeepParameters
+from nplm_mpi.deep.config import DeepConfig, DeepShape
+from nplm_mpi.deep.model import DeepModel, Learning
+from nplm_mpi.deep.parameters import DeepParameters
 from nplm_mpi.partition import Partition
 
 

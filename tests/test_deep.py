@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from nplm_mpi import deep_kernels
 from nplm_mpi.comm import serial
 from nplm_mpi.config import Config
-from nplm_mpi.deep_config import DeepConfig, DeepShape
-from nplm_mpi.deep_parameters import DeepParameters
+from nplm_mpi.deep import kernels as deep_kernels
+from nplm_mpi.deep.config import DeepConfig, DeepShape
+from nplm_mpi.deep.parameters import DeepParameters
 from nplm_mpi.errors import UserError
 from nplm_mpi.partition import Partition
 from tests.deep_ranks import Setting, Trained, build, train, train_on_ranks

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from nplm_mpi import comm, energy_tiles
+from nplm_mpi import comm
 from nplm_mpi.config import ModelConfig
-from nplm_mpi.energy_parameters import EnergyParameters
+from nplm_mpi.energy import tiles as energy_tiles
+from nplm_mpi.energy.parameters import EnergyParameters
 from nplm_mpi.parameters import BLOCK, NEVER
 from nplm_mpi.partition import Partition
 from tests.energy_oracle import EnergyNetwork

@@ -13,7 +13,7 @@ from nplm_mpi.comm import serial
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.distribution import new_model
-from nplm_mpi.energy_scorer import EnergyScorer
+from nplm_mpi.energy.scorer import EnergyScorer
 from nplm_mpi.errors import UserError
 from nplm_mpi.language_model import LanguageModel
 from nplm_mpi.unknown import rarest_words

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from nplm_mpi import energy_kernels as kernels
-from nplm_mpi.energy import CHUNK, EnergyModel
+from nplm_mpi.energy import kernels
+from nplm_mpi.energy.model import CHUNK, EnergyModel
 from nplm_mpi.scorers import NetworkScorer
 from nplm_mpi.trainable import AnyModel
 

@@ -5,7 +5,7 @@ y = O z for the own rows of O, S and N in one Allreduce, dL/dz = O of the target
 (see :mod:`nplm_mpi.model`, whose kernels and communication this shares).  Only what
 z is, and what a step along a gradient is, are others:
 
-* z = [1 | f], f from hidden layers (:mod:`nplm_mpi.deep_layers`) that all ranks compute alike;
+* z = [1 | f], f from hidden layers (:mod:`nplm_mpi.deep.layers`) that all ranks compute alike;
 * a step is the optimizer's (:mod:`nplm_mpi.optimizers`), taken tile by tile of O when the next forward
   pass reads the tile: gradient, moments, step and product while it is in the cache;
 * with tied features the rows of O are the word features: then a context's features
@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from nplm_mpi import deep_kernels, kernels, optimizers
+from nplm_mpi import kernels, optimizers
 from nplm_mpi.comm import Comm
-from nplm_mpi.deep_config import DeepConfig, DeepShape
-from nplm_mpi.deep_layers import Dropout, Layers
-from nplm_mpi.deep_parameters import DeepParameters
+from nplm_mpi.deep import kernels as deep_kernels
+from nplm_mpi.deep.config import DeepConfig, DeepShape
+from nplm_mpi.deep.layers import Dropout, Layers
+from nplm_mpi.deep.parameters import DeepParameters
 from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.model import CHUNK, RANGE_OF_S
 from nplm_mpi.parameters import aligned_rows

@@ -2,9 +2,9 @@
 
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
-from nplm_mpi.deep import DeepModel, Learning
-from nplm_mpi.deep_config import DeepShape
-from nplm_mpi.deep_parameters import DeepParameters
+from nplm_mpi.deep.config import DeepShape
+from nplm_mpi.deep.model import DeepModel, Learning
+from nplm_mpi.deep.parameters import DeepParameters
 from nplm_mpi.partition import Partition
 
 

@@ -35,7 +35,7 @@ import numpy as np
 from numba import njit
 
 from nplm_mpi.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
-from nplm_mpi.energy_tiles import (
+from nplm_mpi.energy.tiles import (
     TILE_VECTORS,
     backward_products,
     backward_sums,

@@ -1,7 +1,7 @@
 """Tiles of the energy model's hidden units held in vector registers, generated as LLVM code.
 
 A tile is :data:`TILE_VECTORS` vectors of candidates in K contexts; what is computed, and the
-letters, stand in :mod:`nplm_mpi.energy_kernels`.
+letters, stand in :mod:`nplm_mpi.energy.kernels`.
 """
 
 import llvmlite.binding

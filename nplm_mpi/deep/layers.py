@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nplm_mpi import deep_kernels as kernels
-from nplm_mpi.deep_config import DeepShape
+from nplm_mpi.deep import kernels
+from nplm_mpi.deep.config import DeepShape
 from nplm_mpi.parameters import aligned_rows
 
 

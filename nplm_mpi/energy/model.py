@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from nplm_mpi import energy_kernels as kernels
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
-from nplm_mpi.energy_parameters import EnergyParameters
+from nplm_mpi.energy import kernels
+from nplm_mpi.energy.parameters import EnergyParameters
 from nplm_mpi.kernels import in_range
 from nplm_mpi.microkernels import VECTOR_BYTES
 from nplm_mpi.model import RANGE_OF_S
