@@ -8,8 +8,6 @@ and seconds of collectives per update, on the rank that spends most, waiting for
 others included, and their share of the time.  The paper had 1/15; the aim here is 1/40.
 """
 
-import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.reports import circumstances, network, start_ranks, write_report
+from benchmarks.reports import argument_parser, network, report, start_ranks
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
@@ -117,25 +115,15 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Measure as the arguments say."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
-    parser.add_argument("--json", action="store_true", help="print the measurements only")
-    parser.add_argument("--out", help="folder for collectives.json, .md and .png")
     arguments = parser.parse_args()
     start_ranks("benchmarks.collectives")
     comm = communication.world()
     with threadpool_limits(1):
         rows = measure_all(comm, network("mlp9"), arguments.seconds)
-    if not comm.is_root:
-        return
-    head = circumstances("benchmarks.collectives")
-    print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
-    if arguments.out:
-        folder = Path(arguments.out)
-        write_report(folder, "collectives", head, rows, table(rows))
-        draw(rows, folder / "collectives.png")
+    if comm.is_root:
+        report(arguments, "collectives", rows, table(rows), draw)
 
 
 if __name__ == "__main__":

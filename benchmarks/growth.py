@@ -11,8 +11,6 @@ errors to all points together.
 The last point of the first panel has V = 1,000,000 and h = 100; its memory is printed.
 """
 
-import argparse
-import json
 import os
 import resource
 from pathlib import Path
@@ -22,7 +20,7 @@ import numpy as np
 from scipy.optimize import nnls
 from threadpoolctl import threadpool_limits
 
-from benchmarks.reports import circumstances, start_ranks, write_report
+from benchmarks.reports import argument_parser, report, start_ranks
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
@@ -123,25 +121,13 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Measure as the arguments say."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print the measurements only")
-    parser.add_argument("--out", help="folder for growth.json, .md and .png")
-    arguments = parser.parse_args()
+    arguments = argument_parser(__doc__).parse_args()
     start_ranks("benchmarks.growth", min(2, len(os.sched_getaffinity(0))))
     comm = communication.world()
     with threadpool_limits(1):
         rows = measure_all(comm)
-    if not comm.is_root:
-        return
-    rates = predict(rows)
-    head = circumstances("benchmarks.growth")
-    print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows, rates))
-    if arguments.out:
-        folder = Path(arguments.out)
-        write_report(folder, "growth", head, rows, table(rows, rates))
-        draw(rows, folder / "growth.png")
+    if comm.is_root:
+        report(arguments, "growth", rows, table(rows, predict(rows)), draw)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ an update does makes it look slower, never faster.  For K = 1 the bytes are thos
 reading and writing the slice once.  The figure is a roofline.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,7 @@ import numpy as np
 from scipy.linalg.blas import sgemm
 from threadpoolctl import threadpool_limits
 
-from benchmarks.reports import circumstances, start_ranks, write_report
+from benchmarks.reports import argument_parser, report, start_ranks
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
@@ -147,24 +145,13 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Measure as the arguments say."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print the measurements only")
-    parser.add_argument("--out", help="folder for kernels.json, .md and .png")
-    arguments = parser.parse_args()
+    arguments = argument_parser(__doc__).parse_args()
     start_ranks("benchmarks.kernels")
     comm = communication.world()
     with threadpool_limits(1):
         rows = measure_all(comm)
-    if not comm.is_root:
-        return
-    head = circumstances("benchmarks.kernels")
-    print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
-    if arguments.out:
-        folder = Path(arguments.out)
-        write_report(folder, "kernels", head, rows, table(rows))
-        draw(rows, folder / "kernels.png")
+    if comm.is_root:
+        report(arguments, "kernels", rows, table(rows), draw)
 
 
 if __name__ == "__main__":

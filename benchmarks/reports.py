@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,32 @@ def network(name: str) -> ModelConfig:
     """The shape of a preset's network."""
     names = ("order", "features", "hidden", "direct")
     return ModelConfig(**{key: value for key, value in preset(name).items() if key in names})
+
+
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """With what all measurements offer: ``--json`` and ``--out``, see :func:`report`."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print the measurements only")
+    parser.add_argument("--out", help="folder for the results: .json, .md and .png")
+    return parser
+
+
+def report(
+    arguments: argparse.Namespace,
+    name: str,
+    rows: list[dict[str, Any]],
+    table: str,
+    draw: Callable[[list[dict[str, Any]], Path], None],
+) -> None:
+    """Print the rows of ``benchmarks.NAME``, or its table; write both and a figure, as the arguments say."""
+    head = circumstances(f"benchmarks.{name}")
+    print(json.dumps({**head, "rows": rows}) if arguments.json else table)
+    if arguments.out:
+        folder = Path(arguments.out)
+        write_report(folder, name, head, rows, table)
+        draw(rows, folder / f"{name}.png")
 
 
 def write_report(
