@@ -113,6 +113,13 @@ class TrainingConfig:
     batch: int = option(1, "K: examples per update (1: the paper's per-example ascent)")
     lr: float = option(1e-3, "eps_0: initial learning rate, per example")
     lr_decay: float = option(1e-8, "r: the rate is eps_0 / (1 + r t) after t examples")
+    schedule: str = option(
+        "decay",
+        "of the learning rate: decay: the paper's eps_0 / (1 + r t); cosine: down to a hundredth over all "
+        "epochs; plateau: halved after each epoch without a better validation perplexity",
+        choices=("decay", "cosine", "plateau"),
+    )
+    warmup: float = option(0.0, "share of all examples over which the learning rate rises to --lr")
     weight_decay: float = option(1e-4, "per example, on weights and features, not on biases")
     epochs: int = option(10, "passes over the training part, at most")
     patience: int = option(2, "stop after this many epochs without a better validation perplexity (0: never)")
@@ -164,6 +171,7 @@ class TrainingConfig:
             self.batch * self.lr * self.weight_decay < 1,
             "--batch x --lr x --weight-decay must stay below 1: an update would flip every weight's sign",
         )
+        require(0 <= self.warmup < 1, f"--warmup {self.warmup}: give 0 or more, below 1")
         require(self.epochs >= 1, f"--epochs {self.epochs}: give 1 or more")
         require(self.patience >= 0, f"--patience {self.patience}: give 0 or more")
         require(self.max_examples >= -1, f"--max-examples {self.max_examples}: give 0 or more")

@@ -29,15 +29,15 @@ def learning_rate(config: Config, examples: Any, total: int, history: list[dict[
     float or array
         As ``examples``.
     """
-    settings, deep = config.training, config.deep
-    if not config.is_deep:
+    settings = config.training
+    if settings.schedule == "decay" and not settings.warmup:
         return settings.lr / (1 + settings.lr_decay * examples)  # section 4
     t = np.asarray(examples, np.float64)
-    warm = deep.warmup * total
-    if deep.schedule == "cosine":
+    warm = settings.warmup * total
+    if settings.schedule == "cosine":
         done = np.clip((t - warm) / max(total - warm, 1), 0, 1)
         rate = LEFT + (1 - LEFT) * (1 + np.cos(math.pi * done)) / 2
-    elif deep.schedule == "plateau":
+    elif settings.schedule == "plateau":
         rate = np.full(t.shape, 0.5 ** stale_epochs(history))
     else:
         rate = 1 / (1 + settings.lr_decay * t)

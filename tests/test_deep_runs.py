@@ -160,7 +160,7 @@ def test_the_presets_are_whole_configurations(name):
 
 
 def test_the_learning_rate_rises_falls_and_is_halved_after_an_epoch_in_vain():
-    config = Config().replace(model="deep", lr=0.5, batch=10, warmup=0.1, schedule="cosine", lr_decay=0.0)
+    config = Config().replace(lr=0.5, batch=10, warmup=0.1, schedule="cosine", lr_decay=0.0)
     rates = learning_rate(config, np.arange(0, 1010, 10), 1000, [])
     assert rates[7] == learning_rate(config, 70, 1000, [])
     assert rates[0] == pytest.approx(0.5 / 11) and rates[10] == pytest.approx(0.5)
@@ -172,6 +172,7 @@ def test_the_learning_rate_rises_falls_and_is_halved_after_an_epoch_in_vain():
     assert found == [0.5, 0.5, 0.5, 0.25, 0.25, 0.125]
     paper = Config().replace(lr=0.5, lr_decay=0.01)
     assert learning_rate(paper, 100, 1000, history) == 0.25
+    assert learning_rate(paper.replace(warmup=0.2), 100, 1000, history) == pytest.approx(0.5 * 101 / 201)
 
 
 def test_every_variant_of_the_ablation_is_a_configuration_that_differs_from_the_preset():

@@ -36,13 +36,6 @@ class DeepConfig:
     )
     beta1: float = option(0.9, "adam: memory of the first moment")
     beta2: float = option(0.999, "adam: memory of the second moment")
-    schedule: str = option(
-        "decay",
-        "of the learning rate: decay: the paper's eps_0 / (1 + r t); cosine: down to a hundredth over all "
-        "epochs; plateau: halved after each epoch without a better validation perplexity",
-        choices=("decay", "cosine", "plateau"),
-    )
-    warmup: float = option(0.0, "share of all examples over which the learning rate rises to --lr")
     clip: float = option(0.0, "largest norm of the gradient of the mean log likelihood (0: no limit)")
     average: float = option(
         0.0, "memory, per update, of the moving average of the weights that is evaluated and saved (0: none)"
@@ -54,7 +47,6 @@ class DeepConfig:
             "dropout_features",
             "dropout_hidden",
             "dropout_outputs",
-            "warmup",
             "beta1",
             "beta2",
             "average",
