@@ -72,12 +72,14 @@ def scatter(contexts, slots, dx, start, column, total, touched):
     for k in range(contexts.shape[0]):
         for s in range(slots.shape[0] - 1):
             scale = dx.dtype.type(1 / np.sqrt(slots[s + 1] - slots[s]))
+            source = dx[k, s * m : (s + 1) * m]
             for i in range(slots[s], slots[s + 1]):
                 w = contexts[k, i] - start
                 if 0 <= w < rows and contexts[k, i] >= 0:
                     touched[w] = True
+                    target = total[w, column : column + m]  # twice as fast as indices in the loop
                     for f in range(m):
-                        total[w, column + f] += scale * dx[k, s * m + f]
+                        target[f] += scale * source[f]
 
 
 @njit(**options)
