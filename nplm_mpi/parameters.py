@@ -14,6 +14,8 @@ from nplm_mpi.trainable import Tensor
 BLOCK = 4096
 # Which random stream belongs to which tensor.
 STREAMS = {"C": 0, "H": 1, "O": 2, "v": 3, "d": 4}
+# Output weights start so near to zero: what is random in them is noise that rare words never lose.
+SMALL = 0.01
 # The output bias of the boundary symbol, which is never predicted: exp(-1e4) is exactly 0.
 NEVER = -1e4
 
@@ -73,7 +75,7 @@ class Parameters:
         self.d[:] = 0
         for start, rows in random_rows(seed, "O", self.start, self.stop, shape.columns - 1):
             mine = slice(start - self.start, start - self.start + len(rows))
-            self.O[mine, 1 : shape.columns] = rows / np.sqrt(shape.columns - 1)
+            self.O[mine, 1 : shape.columns] = rows * SMALL
         self.b[:] = 0 if log_unigram is None else log_unigram[self.start : self.stop]
         if never is not None and self.start <= never < self.stop:
             self.b[never - self.start] = NEVER

@@ -114,6 +114,16 @@ def test_epochs_decide_on_the_direct_connections():
     assert holds(results)[4] is False
 
 
+def test_where_a_schedule_fixes_the_epochs_direct_connections_can_only_be_refuted():
+    results = papers_results()
+    for name in ("mlp1", "mlp5", "mlp9"):
+        results[f"{name}-paper"]["details"] |= {"best_epoch": 7, "training": {"schedule": "cosine"}}
+    assert holds(results)[4] is None
+    assert "fixes the number of epochs" in judge_table1(results, "paper")[4].figures
+    results["mlp9-paper-mix"]["test"] = 290.0
+    assert holds(results)[4] is False
+
+
 def test_a_verdict_stays_open_while_a_row_is_missing():
     results = papers_results()
     del results["mlp5-paper"]
