@@ -78,7 +78,8 @@ def measure_here(shape: ModelConfig, V: int, batches: list[int]) -> list[dict[st
     comm = communication.world()
     with threadpool_limits(1):
         network = measure_network(comm)
-        profile = Profile(comm, shape, "float32", comm.shared_sums() is not None)
+        on_one = comm.shared_sums() is not None
+        profile = Profile(comm, shape, "float32", on_one, None if on_one else network)
         layout, rows = Layout(1, comm.size), []
         for K in batches:
             for collectives in SCHEDULES:

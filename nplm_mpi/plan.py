@@ -19,6 +19,7 @@ from nplm_mpi.corpus import open_prepared, prepare
 from nplm_mpi.costs import (
     NETWORKS,
     Layout,
+    Measured,
     Network,
     communication_seconds,
     layouts,
@@ -86,7 +87,8 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     V, examples = size_of_corpus(comm, config, arguments)
     network = measure_network(comm) if network_name == "measured" else NETWORKS[network_name]
     on_one = comm.shared_sums() is not None if network_name == "measured" else network_name == "shared-memory"
-    profile = Profile(comm, config.model, config.training.dtype, on_one)
+    between = network if isinstance(network, Measured) and not on_one else None
+    profile = Profile(comm, config.model, config.training.dtype, on_one, between)
     schedules = ("one", "two") if config.training.collectives == "auto" else (config.training.collectives,)
     candidates = [
         predict(profile, network, config.training.dtype, V, examples, K, layout, collectives)
