@@ -147,29 +147,45 @@ class DeepShape:
 
 _BOTH: dict[str, Any] = dict(
     model="deep",
-    order=129,
-    near=8,
-    hidden=400,
     direct=False,
     tied=True,
     norm=True,
     activation="gelu",
     init="glorot",
     init_bias="unigram",
-    optimizer="adam",
-    lr=1e-3,
+    # Plain ascent: Adam and Adagrad fit the training text sooner, and rare words worse.
+    optimizer="sgd",
+    lr=0.025,
     lr_decay=0.0,
-    weight_decay=0.02,
+    weight_decay=1e-3,
     schedule="cosine",
     warmup=0.02,
     average=0.999,
-    batch=128,
+    batch=64,
     patience=0,
     shuffle=True,
 )
 MODERN: dict[str, dict[str, Any]] = {
     "modern": _BOTH
-    | dict(features=200, dropout_features=0.2, dropout_hidden=0.4, dropout_outputs=0.2, epochs=20),
+    | dict(
+        order=129,
+        near=8,
+        features=200,
+        hidden=500,
+        dropout_features=0.2,
+        dropout_hidden=0.3,
+        dropout_outputs=0.2,
+        epochs=12,
+    ),
     "modern-fast": _BOTH
-    | dict(features=128, dropout_features=0.15, dropout_hidden=0.3, dropout_outputs=0.15, epochs=5),
+    | dict(
+        order=81,
+        near=5,
+        features=128,
+        hidden=300,
+        dropout_features=0.1,
+        dropout_hidden=0.2,
+        dropout_outputs=0.1,
+        epochs=4,
+    ),
 }

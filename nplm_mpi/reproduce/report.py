@@ -20,9 +20,11 @@ SETTINGS_SAID = {
     "1e-3 / (1 + 1e-8 t), all weights random, output biases 0, at most 10 epochs with direct "
     "connections, 20 without",
     "tuned": "Settings chosen on the validation part: K = {batch} examples per update in random order, rate "
-    "{lr:g} / (1 + {lr_decay:g} t), output biases start at the log unigram, at most {epochs} epochs",
+    "{lr:g}, down to a hundredth of that along a cosine, weight decay {weight_decay:g}, output biases start "
+    "at the log unigram, {epochs} epochs",
     "quick": "Settings for few examples: K = {batch} examples per update in random order, rate "
-    "{lr:g} / (1 + {lr_decay:g} t), output biases start at the log unigram, {epochs} epochs",
+    "{lr:g}, down to a hundredth of that along a cosine, weight decay {weight_decay:g}, output biases start "
+    "at the log unigram, {epochs} epochs",
 }
 PARTS = ("train", "valid", "test")
 
