@@ -14,17 +14,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nplm_mpi.config import preset
+from nplm_mpi.config import CorpusConfig, preset
+from nplm_mpi.corpus import open_prepared, prepare
 
 # Name and the options that differ from the preset; None leaves the preset as it is.
 VARIANTS: dict[str, list[str]] = {
     "the preset": [],
-    "plain ascent instead of Adam": ["--optimizer", "sgd", "--lr", "0.05", "--weight-decay", "0"],
-    "Adagrad instead of Adam": ["--optimizer", "adagrad", "--lr", "0.02", "--weight-decay", "0"],
+    "Adam instead of plain ascent": ["--optimizer", "adam", "--lr", "0.001", "--weight-decay", "0.02"],
+    "Adagrad instead of plain ascent": ["--optimizer", "adagrad", "--lr", "0.03", "--weight-decay", "0"],
     "no dropout": ["--dropout-features", "0", "--dropout-hidden", "0", "--dropout-outputs", "0"],
     "output features of their own": ["--no-tied", "--projection", "{features}"],
-    "no distant words": ["--order", "9"],
-    "4 words of context": ["--order", "5"],
+    "no distant words": ["--order", "{beyond_near}"],
     "no layer normalization": ["--no-norm"],
     "tanh": ["--activation", "tanh"],
     "two hidden layers": ["--layers", "2"],
@@ -37,14 +37,26 @@ VARIANTS: dict[str, list[str]] = {
 }
 
 
-def train(options: list[str], out: Path, examples: int, launcher: list[str]) -> dict[str, Any]:
-    """One run of one epoch over so many examples; its summary, kept in ``out``."""
+def filled_in(changes: list[str], name: str) -> list[str]:
+    """A variant's options for a preset."""
+    settings = preset(name)
+    return [
+        change.format(features=settings["features"], beyond_near=settings["near"] + 1) for change in changes
+    ]
+
+
+def train(
+    options: list[str], out: Path, examples: int, launcher: list[str], per_epoch: int
+) -> dict[str, Any]:
+    """One run over so many examples, in as many equal epochs as they are; its summary, kept in ``out``."""
+    epochs = max(1, round(examples / per_epoch))
     kept = out.with_suffix(".json")
     if kept.exists():
         return json.loads(kept.read_text())
     command = [
-        *launcher, sys.executable, "-m", "nplm_mpi.train", *options, "--max-examples", str(examples),
-        "--epochs", "1", "--no-evaluate", "--json", "--out", str(out),
+        *launcher, sys.executable, "-m", "nplm_mpi.train", *options, "--max-examples",
+        str(min(examples // epochs, per_epoch)), "--epochs", str(epochs),
+        "--no-evaluate", "--json", "--out", str(out),
     ]  # fmt: skip
     if (out / "config.yaml").exists():
         command.append("--resume")
@@ -75,18 +87,19 @@ def main() -> None:
     folder, launcher = Path(arguments.out), arguments.launcher.split()
     folder.mkdir(parents=True, exist_ok=True)
     base = ["--corpus", arguments.corpus, "--preset", arguments.preset, *arguments.options.split()]
-    features = str(preset(arguments.preset)["features"])
+    start, stop = open_prepared(prepare(CorpusConfig((arguments.corpus,)))).parts["train"]
+    per_epoch = stop - start - preset(arguments.preset)["order"]
     print("| variant | examples | words/s | valid perplexity |\n|---|---|---|---|")
     for name, changes in VARIANTS.items():
         if arguments.only and name not in arguments.only:
             continue
-        options = [*base, *(change.format(features=features) for change in changes)]
+        options = [*base, *filled_in(changes, arguments.preset)]
         place = folder / "".join(c if c.isalnum() else "-" for c in name)
         examples = arguments.examples
         if not examples:
-            trial = train(options, place.with_name(f"{place.name}-trial"), 20_000, launcher)
+            trial = train(options, place.with_name(f"{place.name}-trial"), 20_000, launcher, per_epoch)
             examples = int(trial["words_per_second"] * arguments.seconds)
-        found = train(options, place, examples, launcher)
+        found = train(options, place, examples, launcher, per_epoch)
         speed, valid = found["words_per_second"], found["valid_perplexity"]
         print(f"| {name} | {examples:,} | {speed:,.0f} | {valid:.1f} |", flush=True)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nplm_mpi
-from benchmarks.ablation import VARIANTS
+from benchmarks.ablation import VARIANTS, filled_in
 from nplm_mpi import comm as communication
 from nplm_mpi import evaluate, export, neighbors, plan, sample, train
 from nplm_mpi.arguments import Parser, add_config_options, build_config
@@ -180,7 +180,6 @@ def test_every_variant_of_the_ablation_is_a_configuration_that_differs_from_the_
     add_config_options(parser)
     found = set()
     for changes in VARIANTS.values():
-        options = [change.format(features="128") for change in changes]
-        arguments = parser.parse_args(["--preset", "modern-fast", *options])
+        arguments = parser.parse_args(["--preset", "modern-fast", *filled_in(changes, "modern-fast")])
         found.add(json.dumps(build_config(arguments, "small").to_dict()))
     assert len(found) == len(VARIANTS)
