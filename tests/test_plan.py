@@ -112,6 +112,34 @@ def test_predictions_count_computing_and_communication():
     assert two.seconds_per_epoch == pytest.approx(250, rel=0.01)
 
 
+def test_between_machines_an_update_is_measured_together_with_its_sum():
+    """The sum's own time is taken off: what is left is computing, less than nothing never."""
+    calls = []
+
+    class Pretending(communication.Comm):
+        """One of two ranks, alone."""
+
+        def __init__(self):
+            super().__init__()
+            self.size = 2
+
+        def allreduce_sum(self, array):
+            calls.append(array.nbytes)
+
+        def allreduce_max(self, array): ...
+
+        def barrier(self): ...
+
+    shape, layout = ModelConfig(order=3, features=4, hidden=5), Layout(1, 2)
+    free, dear = (Measured(2, (4, 1 << 20), (seconds, seconds)) for seconds in (0.0, 5.0))
+    found = [
+        Profile(Pretending(), shape, "float32", False, network).update_seconds(100, 1, layout)
+        for network in (None, free, dear)
+    ]
+    assert found[1] > 2e-6 and found[2] == 1e-6
+    assert set(calls) == set(messages(shape, 100, 1, 4, "one", layout).row)
+
+
 def line(ranks: int, layout: str, speed: float, communication: float = 0.1, batch: int = 8) -> Prediction:
     return Prediction(ranks, batch, layout, "one", speed, 1.0, communication, 1e9, 8, 1)
 
