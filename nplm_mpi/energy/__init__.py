@@ -1,0 +1,1 @@
+"""The energy model of section 5.1: the predicted word is an input of the hidden units, too."""
