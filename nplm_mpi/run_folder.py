@@ -1,5 +1,6 @@
 """A run's folder: made, found again, and continued only by the same run. Rank 0's business."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -75,15 +76,22 @@ class FolderLock:
 
 
 def choose_folder(out: str) -> Path:
-    """A new run's folder, not made yet: a run that is refused for other reasons leaves nothing behind.
+    """A new run's folder, which can be made but is not there yet.
+
+    So a mistake in --out shows before much work is done for it, and a run that is refused
+    for other reasons leaves nothing behind.
 
     Raises
     ------
     UserError
-        If it holds a run already.
+        If it holds a run already or cannot be written.
     """
     folder = Path(out or time.strftime("run-%Y%m%d-%H%M%S"))
-    refuse_a_run(folder)
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    make_folder(folder)
+    with contextlib.suppress(OSError):  # something has come into it since
+        for path in missing:
+            path.rmdir()
     return folder
 
 
