@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numba import njit
 
 from nplm_mpi.corpus import Vocabulary, fill_contexts
+from nplm_mpi.jit import njit
 
 # About how many contexts are looked up at a time.
 CHUNK = 4096

@@ -34,10 +34,10 @@ No function here communicates, reads files or knows configuration.
 import math
 
 import numpy as np
-from numba import njit
 
 from nplm_mpi.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
 from nplm_mpi.fast_exp import exp, tanh
+from nplm_mpi.jit import njit
 from nplm_mpi.microkernels import (
     add_product,
     set_exp_product,

@@ -18,8 +18,8 @@ Hazan & Singer, JMLR 12 (2011).
 import math
 
 import numpy as np
-from numba import njit
 
+from nplm_mpi.jit import njit
 from nplm_mpi.kernels import options
 from nplm_mpi.microkernels import use_full_registers
 

@@ -9,8 +9,8 @@ added to each count, and l_k = c(w_k) / (c(w_k) + different words after w_k) is 
 """
 
 import numpy as np
-from numba import njit
 
+from nplm_mpi.jit import njit
 from nplm_mpi.kernels import options
 
 

@@ -10,10 +10,11 @@ import math
 import time
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from nplm_mpi import kernels
 from nplm_mpi.comm import Comm
+from nplm_mpi.jit import njit
 from nplm_mpi.kernels import options
 from nplm_mpi.microkernels import use_full_registers
 from nplm_mpi.model import SMALLEST_SCALE, Model

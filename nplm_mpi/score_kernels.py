@@ -7,8 +7,8 @@ own column only.  The letters are those of :mod:`nplm_mpi.kernels`.
 """
 
 import numpy as np
-from numba import njit
 
+from nplm_mpi.jit import njit
 from nplm_mpi.kernels import hidden_units, look_up_features, options, output_inputs, rows_per_tile
 from nplm_mpi.microkernels import set_exp_product
 

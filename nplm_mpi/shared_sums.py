@@ -18,8 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from nplm_mpi.jit import njit
 
 # Ranks times bytes up to which every rank adds up everything.
 ALL_BY_ALL = 1 << 15

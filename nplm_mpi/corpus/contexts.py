@@ -1,9 +1,9 @@
 """The n-1 words before each position."""
 
-import numba
+from nplm_mpi.jit import njit
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def fill_contexts(tokens, positions, order, bos, eos, out):
     """Write the contexts of ``positions`` into ``out``, the nearest word first (section 1).
 

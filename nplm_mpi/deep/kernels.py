@@ -6,10 +6,10 @@ Sums run in the order in which they stand, so that replicas stay equal to the bi
 """
 
 import numpy as np
-from numba import njit
 
 from nplm_mpi.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
 from nplm_mpi.fast_exp import tanh
+from nplm_mpi.jit import njit
 from nplm_mpi.kernels import _targets, options, rows_per_tile
 from nplm_mpi.microkernels import add_product, set_exp_product, set_product, use_full_registers
 from nplm_mpi.optimizers import take

@@ -32,7 +32,6 @@ would have to come back from memory.
 import math
 
 import numpy as np
-from numba import njit
 
 from nplm_mpi.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
 from nplm_mpi.energy.tiles import (
@@ -43,6 +42,7 @@ from nplm_mpi.energy.tiles import (
     forward_sums,
 )
 from nplm_mpi.fast_exp import exp
+from nplm_mpi.jit import njit
 from nplm_mpi.kernels import options, options_for_sums
 from nplm_mpi.microkernels import VECTOR_BYTES, use_full_registers
 
