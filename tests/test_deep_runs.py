@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nplm_mpi
-from benchmarks.ablation import VARIANTS, filled_in
+from benchmarks.ablation import VARIANTS, filled_in, table
 from nplm_mpi import comm as communication
 from nplm_mpi import evaluate, export, neighbors, plan, sample, train
 from nplm_mpi.arguments import Parser, add_config_options, build_config
@@ -183,3 +183,16 @@ def test_every_variant_of_the_ablation_is_a_configuration_that_differs_from_the_
         arguments = parser.parse_args(["--preset", "modern-fast", *filled_in(changes, "modern-fast")])
         found.add(json.dumps(build_config(arguments, "small").to_dict()))
     assert len(found) == len(VARIANTS)
+
+
+def test_the_ablation_shows_variants_beside_the_preset_and_says_which_do_not_converge():
+    rows = [
+        {"variant": "the preset", "examples": 1000, "seconds": 9.6, "valid_perplexity": 200.0},
+        {"variant": "worse", "examples": 2000, "seconds": 10.4, "valid_perplexity": 210.0},
+        {"variant": "lost", "examples": None, "seconds": None, "valid_perplexity": None},
+    ]
+    assert table(rows).splitlines()[2:] == [
+        "| the preset | 1,000 | 10 | 200.0 | +0.0% |",
+        "| worse | 2,000 | 10 | 210.0 | +5.0% |",
+        "| lost | | | does not converge | |",
+    ]
