@@ -105,11 +105,8 @@ def memory_per_rank(shape: ModelConfig, V: int, K: int, itemsize: int, layout: L
     return PROCESS_BYTES + float(numbers) * itemsize
 
 
-def memory_warning(
-    shape: ModelConfig, V: int, K: int, itemsize: int, layout: Layout, on_node: int, available: float
-) -> str | None:
+def memory_warning(per_rank: float, on_node: int, available: float) -> str | None:
     """A line for the user where a machine's ranks need more memory than it has left, bytes; else None."""
-    per_rank = memory_per_rank(shape, V, K, itemsize, layout)
     if on_node * per_rank <= available:
         return None
     return (

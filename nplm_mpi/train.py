@@ -18,8 +18,8 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.compiling import WORDS, compile_kernels
 from nplm_mpi.config import Config, parse_grid
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
-from nplm_mpi.costs import Layout, memory_warning
-from nplm_mpi.deep.building import new_deep_model, shape_of
+from nplm_mpi.costs import PROCESS_BYTES, Layout, memory_per_rank, memory_warning
+from nplm_mpi.deep.building import model_bytes, new_deep_model, shape_of
 from nplm_mpi.display import Display, duration, number, print_table
 from nplm_mpi.distribution import new_model
 from nplm_mpi.errors import Stop, UserError
@@ -159,15 +159,16 @@ def open_on_all(comm: Comm, config: Config) -> Corpus:
 
 def warn_of_memory(comm: Comm, config: Config, V: int) -> None:
     """Say so before training if memory will not suffice. Collective."""
-    if config.is_deep:
-        return
     settings, on_node = config.training, comm.split_by_node().size
     layout = Layout(*parse_grid(settings.grid)) if settings.grid else Layout(1, comm.size)
     if settings.parallel == "shared":
         layout, on_node = Layout(1, 1), 1  # one copy for all
     itemsize = 4 if settings.dtype == "float32" else 8
-    free = float(psutil.virtual_memory().available)
-    text = memory_warning(config.model, V, settings.batch, itemsize, layout, on_node, free)
+    if config.is_deep:
+        per_rank = PROCESS_BYTES + model_bytes(shape_of(config), V, settings.batch, itemsize, comm.size)
+    else:
+        per_rank = memory_per_rank(config.model, V, settings.batch, itemsize, layout)
+    text = memory_warning(per_rank, on_node, float(psutil.virtual_memory().available))
     if text and comm.is_root:
         print(text, file=sys.stderr, flush=True)
 

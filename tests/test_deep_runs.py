@@ -15,6 +15,7 @@ from nplm_mpi.arguments import Parser, add_config_options, build_config
 from nplm_mpi.comm import serial
 from nplm_mpi.config import Config, preset
 from nplm_mpi.corpus import load as load_corpus
+from nplm_mpi.deep.building import model_bytes, new_deep_model, shape_of
 from nplm_mpi.errors import UserError
 from nplm_mpi.examples import Examples
 from nplm_mpi.rates import learning_rate
@@ -196,3 +197,35 @@ def test_the_ablation_shows_variants_beside_the_preset_and_says_which_do_not_con
         "| worse | 2,000 | 10 | 210.0 | +5.0% |",
         "| lost | | | does not converge | |",
     ]
+
+
+def bytes_held(thing, seen) -> int:
+    """Of all arrays below an object, each memory once."""
+    if isinstance(thing, np.ndarray):
+        while isinstance(thing.base, np.ndarray):
+            thing = thing.base
+        return 0 if id(thing) in seen else seen.setdefault(id(thing), thing).nbytes
+    if isinstance(thing, dict):
+        return sum(bytes_held(value, seen) for value in thing.values())
+    if isinstance(thing, (list, tuple)):
+        return sum(bytes_held(value, seen) for value in thing)
+    return bytes_held(vars(thing), seen) if type(thing).__module__.startswith("nplm_mpi") else 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tied": True, "average": 0.9},
+        {"optimizer": "adam", "tied": True, "clip": 1.0},
+        {"optimizer": "adagrad", "projection": 24, "average": 0.9, "layers": 2},
+        {"layers": 3, "clip": 1.0},
+    ],
+)
+def test_the_memory_that_is_announced_is_what_a_model_holds(options):
+    config = Config().replace(model="deep", order=9, features=24, hidden=40, batch=32, **options)
+    V = 3000
+    model = new_deep_model(serial(), config, V, training=True)
+    model.parameters.initialize(1)
+    model.update(np.zeros((32, 8), np.int32), np.zeros(32, np.int32), 0.01)
+    announced = model_bytes(shape_of(config), V, 32, model.parameters.dtype.itemsize, 1)
+    assert announced == pytest.approx(bytes_held(model, {}), rel=0.05)

@@ -94,8 +94,9 @@ def test_memory_is_dominated_by_what_a_million_words_need():
 
 
 def test_a_warning_comes_before_memory_runs_out():
-    assert memory_warning(AP, 10**6, 1, 4, Layout(1, 8), 8, available=64e9) is None
-    text = memory_warning(AP, 10**6, 1, 4, Layout(1, 8), 8, available=6e9)
+    per_rank = memory_per_rank(AP, 10**6, 1, 4, Layout(1, 8))
+    assert memory_warning(per_rank, 8, available=64e9) is None
+    text = memory_warning(per_rank, 8, available=6e9)
     assert text.startswith("warning: 8 ranks on this machine need about 7.") and "6.0 GB are free" in text
 
 
