@@ -4,7 +4,8 @@
     mpirun -n 40 python -m benchmarks.scaling --out scaling           inside a cluster's allocation
 
 1, 2, 4, ... and all ranks train in turn while the others wait.  Strong scaling keeps the
-vocabulary; weak scaling gives every rank as many words, so that V grows with the ranks.
+vocabulary; weak scaling gives every rank as many words, so that V grows with the ranks; a
+grid of one column divides the examples of an update instead of the vocabulary.
 Beside the speed stands how far nplm_mpi.plan's prediction is off, beside the share of
 communication the paper's, one fifteenth.  More ranks than
 cores are refused: that would measure the operating system.
@@ -58,14 +59,17 @@ def measure_all(world: Comm, shape: ModelConfig, V: int, batches: list[int]) -> 
         if world.rank < M:
             network = measure_network(group) if M > 1 else NETWORKS["shared-memory"]
             profile = Profile(group, shape, "float32", group.shared_sums() is not None)
-            layout = Layout(1, M)
         for K in batches:
-            for kind, words in (("strong", V), ("weak", V * M)):
+            for kind, words in (("strong", V), ("weak", V * M), ("grid", V)):
+                if kind == "grid" and (M == 1 or K < M):
+                    continue
+                layout = Layout(M, 1) if kind == "grid" else Layout(1, M)
                 if world.rank < M:
                     computing = profile.update_seconds(words, K, layout)
                     sent = messages(shape, words, K, 4, "one", layout)
-                    predicted = K / (computing + communication_seconds(network, layout, sent))
-                    found = {"predicted": predicted, **measure(group, shape, words, K, "one")}
+                    talking = communication_seconds(network, layout, sent)
+                    found = {"predicted": K / (computing + talking), "share": talking / (computing + talking)}
+                    found |= measure(group, shape, words, K, "one", str(layout) if kind == "grid" else "")
                     rows.append({"scaling": kind, "ranks": M, "K": K, "V": words, **found})
                 world.barrier()
     return add_efficiency(rows, V) if world.is_root else []
@@ -77,7 +81,7 @@ def add_efficiency(rows: list[dict[str, Any]], V: int) -> list[dict[str, Any]]:
         (alone,) = (
             r["words_per_second"]
             for r in rows
-            if (r["scaling"], r["K"], r["ranks"]) == (row["scaling"], row["K"], 1)
+            if (r["scaling"], r["K"], r["ranks"]) == (row["scaling"].replace("grid", "strong"), row["K"], 1)
         )
         work = row["V"] / V  # of an update, in units of that on one rank
         row["efficiency"] = row["words_per_second"] * work / alone / row["ranks"]
@@ -87,15 +91,15 @@ def add_efficiency(rows: list[dict[str, Any]], V: int) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """One line per measurement."""
     lines = [
-        "| scaling | ranks | V | K | words/s | plan predicts | efficiency | communication | the paper's |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| scaling | ranks | V | K | words/s | plan | efficiency | communication | plan | the paper's |",
+        "|" + "---|" * 10,
     ]
     for row in sorted(rows, key=lambda r: (r["scaling"], r["K"], r["ranks"])):
         lines.append(
             f"| {row['scaling']} | {row['ranks']} | {row['V']:,} | {row['K']} "
             f"| {row['words_per_second']:,.0f} | {row['predicted'] / row['words_per_second'] - 1:+.0%} "
             f"| {row['efficiency']:.0%} "
-            f"| {row['communication']:.1%} | {PAPER_SHARE:.1%} |"
+            f"| {row['communication']:.1%} | {row['share']:.1%} | {PAPER_SHARE:.1%} |"
         )
     return "\n".join(lines)
 

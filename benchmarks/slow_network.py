@@ -8,7 +8,7 @@ with one rank on each of two machines, `mpirun ... python -m benchmarks.slow_net
 
 For each schedule it also compares the counted calls and bytes with the formula of
 nplm_mpi.costs, and the measured speed with what nplm_mpi.plan predicts from a few
-measured updates and Allreduces.
+measured updates and Allreduces.  In brackets, and under "plan", what these say.
 """
 
 import argparse
@@ -39,9 +39,11 @@ SPAN = 1.0
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def measure(comm: Comm, shape: ModelConfig, V: int, K: int, collectives: str) -> dict[str, Any]:
+def measure(
+    comm: Comm, shape: ModelConfig, V: int, K: int, collectives: str, grid: str = ""
+) -> dict[str, Any]:
     """Speed, calls and bytes of one schedule. Collective."""
-    model = new_model(comm, shape, V, "float32", K, 1e-5, collectives)
+    model = new_model(comm, shape, V, "float32", K, 1e-5, collectives, grid)
     model.parameters.initialize(1)
     together = model.updates_per_call
     draw = np.random.default_rng(1)
@@ -85,10 +87,11 @@ def measure_here(shape: ModelConfig, V: int, batches: list[int]) -> list[dict[st
             for collectives in SCHEDULES:
                 sent = messages(shape, V, K, 4, collectives, layout)
                 computing = profile.update_seconds(V, K, layout, collectives)
-                predicted = K / (computing + communication_seconds(network, layout, sent))
+                talking = communication_seconds(network, layout, sent)
                 row = {"K": K, "collectives": collectives, "ranks": comm.size}
                 row |= measure(comm, shape, V, K, collectives)
-                row |= {"predicted": predicted, "bytes_formula": sent.bytes, "calls_formula": len(sent.row)}
+                row |= {"predicted": K / (computing + talking), "share": talking / (computing + talking)}
+                row |= {"bytes_formula": sent.bytes, "calls_formula": len(sent.row)}
                 rows.append(row)
     return rows if comm.is_root else []
 
@@ -116,8 +119,8 @@ def measure_emulated(delay_us: int, arguments: list[str]) -> list[dict[str, Any]
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Speeds by K, each with the ratio to the paper's schedule and plan's error."""
-    lines = ["| one way | K | schedule | words/s | of the paper's | calls | bytes | plan predicts |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
+    names = "one way | K | schedule | words/s | of the paper's | calls | bytes | plan | communication | plan"
+    lines = [f"| {names} |", "|" + "---|" * 10]
     for row in rows:
         (paper,) = (
             r["words_per_second"]
@@ -133,6 +136,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"{row['calls_per_update']:.2f} ({row['calls_formula']})",
             f"{row['bytes_per_update']:,.0f} ({row['bytes_formula']:,})",
             f"{row['predicted'] / row['words_per_second'] - 1:+.0%}",
+            f"{row['communication']:.0%}",
+            f"{row['share']:.0%}",
         )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
