@@ -170,12 +170,12 @@ MODERN: dict[str, dict[str, Any]] = {
     | dict(
         order=129,
         near=8,
-        features=200,
-        hidden=500,
+        features=160,
+        hidden=400,
         dropout_features=0.2,
         dropout_hidden=0.3,
         dropout_outputs=0.2,
-        epochs=12,
+        epochs=10,
     ),
     "modern-fast": _BOTH
     | dict(
