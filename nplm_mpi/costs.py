@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nplm_mpi.config import ModelConfig
+from nplm_mpi.energy.kernels import CONTEXTS
+from nplm_mpi.energy.model import CHUNK
 from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.partition import Partition
 
@@ -93,9 +95,12 @@ def memory_per_rank(shape: ModelConfig, V: int, K: int, itemsize: int, layout: L
     """Bytes that the largest rank needs: parameters, the update's arrays, and the process itself."""
     rows, k = Partition(V, layout.columns).count(0), -(-K // layout.rows)
     if shape.model == "energy":
-        # rows of C, b, v; w, T, R of the hidden units; y
-        numbers = rows * (shape.features + 1 + shape.hidden * (4 if shape.per_word_v else 3) + k)
-        numbers += 2 * k * shape.inputs + shape.hidden * (2 * k + 1 + shape.order * shape.features)
+        # Batches of other lengths have arrays of their own: evaluation's, and the last ones.
+        examples = k + 2 * CHUNK
+        # rows of C, b, v; w, T, R of the hidden units; half of b, their total; y
+        numbers = rows * (shape.features + 3 + shape.hidden * (4 if shape.per_word_v else 3) + examples)
+        numbers += 2 * examples * (shape.inputs + shape.hidden)  # x, u and their gradients
+        numbers += shape.hidden * (1 + shape.order * shape.features + CONTEXTS * whole_vectors(1, itemsize))
         return PROCESS_BYTES + float(numbers) * itemsize
     D = whole_vectors(shape.columns, itemsize)
     numbers = V * shape.features + shape.hidden * (1 + shape.inputs)  # C, H, d
