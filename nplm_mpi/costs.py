@@ -62,7 +62,12 @@ def messages(
     grid      more, in the column: one of V_i times the padded D, one of a C-th
               of r = h (n-1)m + h + (different context words) m + 1 + K numbers;
               in the row one Allgather of these r
+    energy    one of K (n-1)m, one of 2 K in double precision, one of h (K + m),
+              and h more with a common v
     ========= ===================================================================
+
+    The first update sends a maximum of k numbers, too, before the sums; one whose Q has to be
+    corrected sends a maximum, and the sums once more.
 
     Parameters
     ----------
@@ -75,6 +80,10 @@ def messages(
     touched : int, optional
         Different context words of the mini-batch; as many as possible if not given.
     """
+    if shape.model == "energy":
+        gradients = shape.hidden * (K + shape.features + (not shape.per_word_v))
+        sent = (K * shape.inputs * itemsize, 2 * K * 8, gradients * itemsize)
+        return Messages(sent if layout.columns > 1 else ())
     D, k = shape.columns, -(-K // layout.rows)
     k = whole_vectors(k, itemsize) if k > 1 else 1
     row = {"one": (2 * k * (1 + D),), "two": (2 * k, k * D), "paper": (k, 2 * k, k * D)}[collectives]
@@ -209,6 +218,8 @@ def communication_seconds(network: Network, layout: Layout, sent: Messages) -> f
     )
 
 
-def layouts(ranks: int, K: int) -> list[Layout]:
-    """The grids of so many ranks with at least one example per row."""
+def layouts(ranks: int, K: int, model: str = "network") -> list[Layout]:
+    """The grids of so many ranks with at least one example per row; the energy model knows one row only."""
+    if model == "energy":
+        return [Layout(1, ranks)]
     return [Layout(rows, ranks // rows) for rows in range(1, min(ranks, K) + 1) if ranks % rows == 0]
