@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nplm_mpi.config import ModelConfig
+from nplm_mpi.energy.kernels import CONTEXTS
+from nplm_mpi.energy.model import CHUNK
 from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.partition import Partition
 
@@ -60,7 +62,12 @@ def messages(
     grid      more, in the column: one of V_i times the padded D, one of a C-th
               of r = h (n-1)m + h + (different context words) m + 1 + K numbers;
               in the row one Allgather of these r
+    energy    one of K (n-1)m, one of 2 K in double precision, one of h (K + m),
+              and h more with a common v
     ========= ===================================================================
+
+    The first update sends a maximum of k numbers, too, before the sums; one whose Q has to be
+    corrected sends a maximum, and the sums once more.
 
     Parameters
     ----------
@@ -73,6 +80,10 @@ def messages(
     touched : int, optional
         Different context words of the mini-batch; as many as possible if not given.
     """
+    if shape.model == "energy":
+        gradients = shape.hidden * (K + shape.features + (not shape.per_word_v))
+        sent = (K * shape.inputs * itemsize, 2 * K * 8, gradients * itemsize)
+        return Messages(sent if layout.columns > 1 else ())
     D, k = shape.columns, -(-K // layout.rows)
     k = whole_vectors(k, itemsize) if k > 1 else 1
     row = {"one": (2 * k * (1 + D),), "two": (2 * k, k * D), "paper": (k, 2 * k, k * D)}[collectives]
@@ -93,9 +104,12 @@ def memory_per_rank(shape: ModelConfig, V: int, K: int, itemsize: int, layout: L
     """Bytes that the largest rank needs: parameters, the update's arrays, and the process itself."""
     rows, k = Partition(V, layout.columns).count(0), -(-K // layout.rows)
     if shape.model == "energy":
-        # rows of C, b, v; w, T, R of the hidden units; y
-        numbers = rows * (shape.features + 1 + shape.hidden * (4 if shape.per_word_v else 3) + k)
-        numbers += 2 * k * shape.inputs + shape.hidden * (2 * k + 1 + shape.order * shape.features)
+        # Batches of other lengths have arrays of their own: evaluation's, and the last ones.
+        examples = k + 2 * CHUNK
+        # rows of C, b, v; w, T, R of the hidden units; half of b, their total; y
+        numbers = rows * (shape.features + 3 + shape.hidden * (4 if shape.per_word_v else 3) + examples)
+        numbers += 2 * examples * (shape.inputs + shape.hidden)  # x, u and their gradients
+        numbers += shape.hidden * (1 + shape.order * shape.features + CONTEXTS * whole_vectors(1, itemsize))
         return PROCESS_BYTES + float(numbers) * itemsize
     D = whole_vectors(shape.columns, itemsize)
     numbers = V * shape.features + shape.hidden * (1 + shape.inputs)  # C, H, d
@@ -204,6 +218,8 @@ def communication_seconds(network: Network, layout: Layout, sent: Messages) -> f
     )
 
 
-def layouts(ranks: int, K: int) -> list[Layout]:
-    """The grids of so many ranks with at least one example per row."""
+def layouts(ranks: int, K: int, model: str = "network") -> list[Layout]:
+    """The grids of so many ranks with at least one example per row; the energy model knows one row only."""
+    if model == "energy":
+        return [Layout(1, ranks)]
     return [Layout(rows, ranks // rows) for rows in range(1, min(ranks, K) + 1) if ranks % rows == 0]

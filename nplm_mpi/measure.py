@@ -11,6 +11,8 @@ import numpy as np
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.costs import Layout, Measured, messages
+from nplm_mpi.energy.model import EnergyModel
+from nplm_mpi.energy.parameters import EnergyParameters
 from nplm_mpi.grid import Grid, GridModel
 from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.model import Model
@@ -18,6 +20,7 @@ from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import Partition
 from nplm_mpi.rapid import RapidModel
 from nplm_mpi.shared_sums import SharedSums
+from nplm_mpi.trainable import AnyModel
 
 # A larger slice is measured in part: beyond the caches, time grows with the rows.
 LARGEST_SLICE = 256e6
@@ -82,9 +85,9 @@ class Profile:
         """Of a rank with the largest slice of V words, for K examples of all rows together. Collective."""
         rows, k = Partition(V, layout.columns).count(0), -(-K // layout.rows)
         grid = layout.rows > 1
-        row_bytes = (whole_vectors(self.shape.columns, 4) * (2 if grid else 1) + k) * np.dtype(
-            self.dtype
-        ).itemsize
+        energy, itemsize = self.shape.model == "energy", np.dtype(self.dtype).itemsize
+        columns = self.shape.features + 4 * self.shape.hidden if energy else self.shape.columns
+        row_bytes = (whole_vectors(columns, 4) * (2 if grid else 1) + k) * itemsize
         measured = max(1, min(rows, int(LARGEST_SLICE / row_bytes)))
         rapid = not grid and collectives == "one" and (self.shared_memory or layout.columns == 1)
         # The paper's maximum takes a pass of its own over O.
@@ -94,26 +97,32 @@ class Profile:
         return self._known[key] * max(1.0, rows / measured)
 
     def _measure(self, rows: int, K: int, grid: bool, collectives: str, rapid: bool) -> float:
-        alone = serial()
-        p = Parameters(self.shape, rows, Partition(rows, 1), 0, self.dtype)
-        p.initialize(seed=1)
-        model: Model
-        if grid:
-            model = GridModel(Grid(alone, 1, 1), p, K, 1e-6, collectives)
-        elif rapid:
-            model = RapidModel(alone, p, SharedSums.of_one(), K, 1e-6)
-        else:
-            model = Model(alone, p, K, 1e-6, collectives)
+        model = self._new_model(rows, K, grid, collectives, rapid)
         if grid or rapid or self.network is None:
             return seconds_per_update(self.comm, model)
-        size = messages(self.shape, rows, K, p.dtype.itemsize, collectives, Layout(1, 2)).row[-1]
-        payload = np.zeros(size // p.dtype.itemsize, p.dtype)
+        itemsize = np.dtype(self.dtype).itemsize
+        size = messages(self.shape, rows, K, itemsize, collectives, Layout(1, 2)).row[-1]
+        payload = np.zeros(size // itemsize, self.dtype)
         both = seconds_per_update(self.comm, model, then=partial(self.comm.allreduce_sum, payload))
         return max(both - self.network.allreduce(self.comm.size, size), 1e-6)
 
+    def _new_model(self, rows: int, K: int, grid: bool, collectives: str, rapid: bool) -> AnyModel:
+        alone, dealt = serial(), Partition(rows, 1)
+        if self.shape.model == "energy":
+            own = EnergyParameters(self.shape, rows, dealt, 0, self.dtype)
+            own.initialize(seed=1)
+            return EnergyModel(alone, own, K, 1e-6)
+        p = Parameters(self.shape, rows, dealt, 0, self.dtype)
+        p.initialize(seed=1)
+        if grid:
+            return GridModel(Grid(alone, 1, 1), p, K, 1e-6, collectives)
+        if rapid:
+            return RapidModel(alone, p, SharedSums.of_one(), K, 1e-6)
+        return Model(alone, p, K, 1e-6, collectives)
+
 
 def seconds_per_update(
-    comm: Comm, model: Model, span: float = SPAN, then: Callable[[], object] = lambda: None
+    comm: Comm, model: AnyModel, span: float = SPAN, then: Callable[[], object] = lambda: None
 ) -> float:
     """Seconds of an update with random examples, as a training makes them, and of what comes ``then``.
 

@@ -50,6 +50,7 @@ class Prediction:
     layout : str
         Rows x columns, as ``--grid`` takes it.
     collectives : str
+        "three" are the energy model's.
     words_per_second : float
     seconds_per_epoch : float
         Of training, without evaluation.
@@ -79,7 +80,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         arguments = make_parser().parse_args(argv)
         config = build_config(arguments, default_preset="ap")
         model = config.model.model
-        require(model == "network", f"--model {model}: plan knows the costs of the network only")
+        require(model != "deep", f"--model {model}: plan knows the costs of the paper's models only")
         ranks = positive_numbers("--ranks", arguments.ranks)
         batches = positive_numbers("--batches", arguments.batches or str(config.training.batch))
         network_name = arguments.network or ("measured" if comm.size > 1 else "shared-memory")
@@ -90,11 +91,13 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     between = network if isinstance(network, Measured) and not on_one else None
     profile = Profile(comm, config.model, config.training.dtype, on_one, between)
     schedules = ("one", "two") if config.training.collectives == "auto" else (config.training.collectives,)
+    if model == "energy":
+        schedules = ("three",)
     candidates = [
         predict(profile, network, config.training.dtype, V, examples, K, layout, collectives)
         for M in ranks
         for K in batches
-        for layout in layouts(M, K)
+        for layout in layouts(M, K, model)
         for collectives in (schedules if layout.columns > 1 else schedules[:1])
     ]
     table = best_layouts(candidates)
@@ -264,9 +267,11 @@ def show(
         print(json.dumps(result))
         return
     shape = config.model
+    kind = f"{'with' if shape.direct else 'without'} direct connections"
+    if shape.model == "energy":
+        kind = f"energy model, {'v for each word' if shape.per_word_v else 'common v'}"
     print(
-        f"V={V:,} n={shape.order} m={shape.features} h={shape.hidden} "
-        f"{'with' if shape.direct else 'without'} direct connections, {config.training.dtype}; "
+        f"V={V:,} n={shape.order} m={shape.features} h={shape.hidden} {kind}, {config.training.dtype}; "
         f"{examples:,} examples per epoch; network: {network}"
     )
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)

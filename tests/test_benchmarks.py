@@ -1,5 +1,6 @@
 """The benchmarks of parallel speed: what they compare, and that they refuse to mislead."""
 
+import json
 import os
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 from benchmarks import scoring
 from benchmarks.scaling import add_efficiency, rank_counts, table
+from benchmarks.shared import table as shared_table
 from benchmarks.slow_network import table as network_table
 from tests.mpi import launch
 
@@ -44,6 +46,43 @@ def test_a_schedule_stands_beside_the_papers():
         for name, speed in (("paper", 100.0), ("one", 260.0))
     ]  # fmt: skip
     assert "| 500 us | 1 | one | 260 | 2.60x | 1.00 (1) | 8 (8) | +10% |" in network_table(rows)
+
+
+def test_training_in_shared_memory_stands_beside_one_rank():
+    rows = [
+        {
+            "scheme": scheme, "ranks": ranks, "epochs": 2, "valid_perplexities": valid,
+            "words_per_second": speed, "lost_updates": lost, "lost_updates_d": 2 * lost,
+        }
+        for scheme, ranks, valid, speed, lost in (
+            ("serial", 1, [120.0, 100.0], 5000.0, 0.0), ("shared", 2, [130.0, 101.0], 9000.0, 0.005),
+        )
+    ]  # fmt: skip
+    assert shared_table(rows).splitlines()[2:] == [
+        "| serial | 1 | 2 | 100.00 (+0.0%) | 5,000 (1.00x) | 0.00% | 0.00% |",
+        "| shared | 2 | 2 | 101.00 (+1.0%) | 9,000 (1.80x) | 0.50% | 1.00% |",
+    ]
+
+
+def test_shared_memory_is_compared_by_one_command(tmp_path):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    pytest.importorskip("matplotlib")
+    text = " ".join(f"w{i * i % 23}" for i in range(3000))
+    (tmp_path / "text").write_text(text)
+    options = "--stream --min-count 0 --hidden 8 --features 6 --max-examples 1500"
+    command = [sys.executable, "-m", "benchmarks.shared", "--corpus", str(tmp_path / "text"), "--ranks", "2"]
+    command += ["--epochs", "2", f"--options={options}", "--json", "--out", str(tmp_path / "results")]
+    finished = launch(command, env={"NPLM_MPI_CACHE": str(tmp_path / "cache")})
+    assert finished.returncode == 0, finished.stderr
+    serial, shared = json.loads(finished.stdout)["rows"]
+    assert (serial["scheme"], shared["scheme"]) == ("serial", "shared")
+    assert serial["lost_updates"] == 0 and 0 <= shared["lost_updates"] < 0.5
+    for row in (serial, shared):
+        assert len(row["valid_perplexities"]) == 2 and row["valid_perplexities"][-1] < 23
+    assert {path.suffix for path in (tmp_path / "results").iterdir()} == {".json", ".md", ".png"}
+    refused = launch([*command, "--ranks", "1000"])
+    assert refused.returncode == 2 and "--ranks 1000" in refused.stderr
 
 
 def test_scoring_is_compared_with_the_forward_pass():

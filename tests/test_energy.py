@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nplm_mpi import comm
 from nplm_mpi.config import ModelConfig
+from nplm_mpi.costs import Layout, messages
 from nplm_mpi.energy import tiles as energy_tiles
 from nplm_mpi.energy.parameters import EnergyParameters
 from nplm_mpi.parameters import BLOCK, NEVER
@@ -134,6 +135,8 @@ def test_an_update_sends_what_the_documentation_says():
     for trained, extra in zip(mpi_run(2, train_on_ranks, drawn)[0], (h, 0), strict=True):
         assert trained.calls == {"allreduce_sum": 15, "allreduce_max": 1}
         assert trained.bytes["allreduce_sum"] == 8 * 5 * (K * (n - 1) * m + 2 * K + h * (K + m) + extra)
+        shape = ModelConfig(model="energy", per_word_v=not extra, order=n, features=m, hidden=h)
+        assert trained.bytes["allreduce_sum"] == 5 * messages(shape, 13, K, 8, "three", Layout(1, 2)).bytes
 
 
 def test_the_same_training_twice_gives_the_same_bits():

@@ -12,6 +12,7 @@ import nplm_mpi
 from nplm_mpi import evaluate, export, neighbors, plan, sample, score, train
 from nplm_mpi.comm import serial
 from nplm_mpi.config import Config, ModelConfig, TrainingConfig
+from nplm_mpi.costs import NETWORKS, Layout, memory_per_rank
 from nplm_mpi.errors import UserError
 from tests.commands import command, read_parameters, same_bits, succeed
 from tests.energy_oracle import EnergyNetwork
@@ -184,6 +185,18 @@ def test_shapes_that_make_no_energy_model_are_refused(options, said):
         ModelConfig(**options)
 
 
-def test_plan_says_that_it_knows_the_network_only():
-    with pytest.raises(UserError, match="--model energy: plan knows"):
-        plan.main(serial(), ["--model", "energy", "--no-direct"])
+def test_plan_predicts_for_it_in_one_row_with_its_own_messages(capsys):
+    shape = ["--model", "energy", "--no-direct", "--per-word-v", "--order", 4, "--features", 6, "--hidden", 5]
+    sizes = ["--vocabulary-words", 500, "--ranks", "1,4", "--batches", 16, "--network", "ethernet-10g"]
+    plan.main(serial(), list(map(str, [*shape, *sizes])))
+    assert "h=5 energy model, v for each word, float32" in capsys.readouterr().out
+    plan.main(serial(), list(map(str, [*shape, *sizes, "--json"])))
+    alone, four = json.loads(capsys.readouterr().out)["candidates"]
+    assert (alone["layout"], four["layout"]) == ("1x1", "1x4")
+    assert (alone["calls_per_update"], alone["bytes_per_update"], alone["communication"]) == (0, 0, 0)
+    assert four["calls_per_update"] == 3
+    assert four["bytes_per_update"] == 4 * 16 * 3 * 6 + 8 * 2 * 16 + 4 * 5 * (16 + 6)
+    talking = sum(NETWORKS["ethernet-10g"].allreduce(4, size) for size in (1152, 256, 440))
+    assert four["communication"] * 16 / four["words_per_second"] == pytest.approx(talking)
+    small = ModelConfig(model="energy", per_word_v=True, order=4, features=6, hidden=5)
+    assert four["bytes_per_rank"] == memory_per_rank(small, 500, 16, 4, Layout(1, 4))

@@ -125,10 +125,32 @@ def test_a_slurm_job_that_fails_is_not_requeued(tmp_path):
     assert not (tmp_path / "scontrol.called").exists()
 
 
-def test_a_pbs_job_submits_itself_again_when_its_time_is_over(corpus, tmp_path):
+@pytest.mark.parametrize("kind", ["default", "openmpi"])
+def test_a_host_file_tells_the_launcher_where_to_start_ranks(kind, corpus, tmp_path):
+    hosts, told = tmp_path / "hosts", tmp_path / "told"
+    hosts.write_text("# this machine, as two\n\nlocalhost:1\n  localhost : 1  # the second\n")
+    env = environment(kind)
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(
+        f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done >>"{told}"\nexec {env["MPIRUN"]} "$@"\n'
+    )
+    mpirun.chmod(0o755)
+    command = [str(LAUNCH / "local.sh"), "2", str(tmp_path / "run"), *options(corpus, 2), "--json"]
+    finished = launch(command, env={**env, "MPIRUN": str(mpirun), "HOSTS": str(hosts)}, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+    words = told.read_text().splitlines()
+    flag = "-H" if LAUNCHERS[kind]().kind == "openmpi" else "-hosts"
+    assert words[words.index(flag) + 1] == "localhost:1,localhost:1"
+    assert json.loads(finished.stdout)["ranks"] == 2
+    uninterrupted(kind, corpus, tmp_path / "without", 2)
+    assert_same_model(tmp_path / "without", tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", ["default", "openmpi"])
+def test_a_pbs_job_submits_itself_again_when_its_time_is_over(kind, corpus, tmp_path):
     nodes, calls, out = tmp_path / "nodes", tmp_path / "qsub.called", tmp_path / "run"
     nodes.write_text("localhost\nlocalhost\n")
-    env = environment("default", OUT=out, PBS_NODEFILE=nodes, PBS_O_WORKDIR=ROOT, SECONDS_TO_RUN="8")
+    env = environment(kind, OUT=out, PBS_NODEFILE=nodes, PBS_O_WORKDIR=ROOT, SECONDS_TO_RUN="8")
     env["PATH"] = command_on_path(tmp_path, "qsub")
     env["OPTIONS"] = " ".join(options(corpus, 10**6))
     assert launch(["bash", str(LAUNCH / "pbs.sh")], env=env, timeout=90).returncode == 0

@@ -128,6 +128,23 @@ def test_forty_ranks_train_the_same_model_as_one(tmp_path):
     forty = succeed("train", *options, "--out", "forty", cwd=tmp_path, ranks=40, timeout=200)
     assert forty["ranks"] == 40
     assert forty["perplexity"] == pytest.approx(alone["perplexity"], rel=1e-11)
+
+
+@pytest.mark.time_limit(240)
+def test_the_command_of_the_readme_trains_the_same_model_on_forty_ranks(tmp_path):
+    """118 words: three for each rank, and one for the last."""
+    random = np.random.default_rng(5)
+    tokens = np.concatenate([random.permutation(118), random.zipf(1.3, 382) % 118])
+    (tmp_path / "text").write_text(" ".join(f"w{token}" for token in tokens))
+    options = ["--preset", "mlp9", "--corpus", "text", "--stream", "--min-count", 0, "--split", "400,50,50"]
+    options += ["--batch", 4, "--lr", 0.05, "--epochs", 1, "--max-examples", 80, "--dtype", "float64"]
+    succeed("train", *options, "--out", "alone", cwd=tmp_path)
+    succeed("train", *options, "--out", "forty", cwd=tmp_path, ranks=40, timeout=200)
+    alone, forty = (read_parameters(tmp_path / out / "best.h5") for out in ("alone", "forty"))
+    assert alone.keys() == forty.keys() == {"C", "H", "d", "U", "b"}
+    assert alone["b"].shape == (118,) and np.ptp(alone["b"]) > 0.01
+    for name, array in alone.items():
+        np.testing.assert_allclose(forty[name], array, rtol=1e-9, atol=1e-12, err_msg=name)
     assert_same_network(tmp_path / "forty" / "best.h5", read_network(tmp_path / "alone" / "best.h5"), 1e-11)
 
 
