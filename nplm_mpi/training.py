@@ -393,9 +393,9 @@ class Pulse:
         self.save_every, self.save_unit = parse_interval(save_every)
         self.log = self.save = False
         self.level = 0
-        self.stride = self.last_updates = 0
+        self.stride = self.last_updates = self.seen = 0
         self.updates_per_call = updates_per_call
-        if self.save_unit == "updates":  # a call must end where a checkpoint is due
+        if self.save_unit == "updates":  # calls end where checkpoints are due, while epochs are multiples
             self.updates_per_call = math.gcd(updates_per_call, int(self.save_every))
         self.last_log = self.last_save = self.last_beat = time.perf_counter()
         self.mark(0)
@@ -407,12 +407,14 @@ class Pulse:
 
     def begin(self, updates: int, examples: int) -> None:
         """Count from here, where a run begins or goes on."""
-        self.last_updates = updates
+        self.last_updates = self.seen = updates
         self.mark(examples)
 
     def due(self, updates: int) -> bool:
         """Whether anything is to be done after this many updates. Collective at some of them."""
-        counted = self.save_unit == "updates" and updates % self.save_every == 0
+        # Epochs end with shorter calls, so that later ones may pass the number without ending there.
+        before, self.seen = self.seen, updates
+        counted = self.save_unit == "updates" and updates // self.save_every > before // self.save_every
         done = updates - self.last_updates
         if done < self.stride and not counted:
             return False

@@ -162,6 +162,27 @@ def test_mistakes_are_named_in_one_line(files, argv, said):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("others", [[], ["trigram"], ["kn", "class"]])
+@pytest.mark.parametrize("first", ["network", "trigram"])
+def test_words_outside_the_vocabulary_are_refused_where_a_model_knows_nothing_of_them(
+    files, capsys, tmp_path, first, others
+):
+    text = tmp_path / "other.txt"
+    text.write_text("n00 n01 walrus n02 carpenter walrus\n")
+    mixed = [word for name in others for word in ("--mix-with", files[name])]
+    argv = [files[first], *mixed, "--corpus", str(text)]
+    if first == "trigram" and not others:  # an n-gram alone keeps a part of the probability for them
+        assert run(capsys, *argv)["oov"] == 3
+        return
+    with pytest.raises(UserError) as refusal:
+        main(serial(), argv)
+    message = str(refusal.value)
+    assert message.startswith(f"--corpus {text}: 3 words are not in the model's vocabulary")
+    assert "--min-count 2" in message and "\n" not in message
+    text.write_text("n00 n01 n02\n")
+    assert run(capsys, *argv)["oov"] == 0
+
+
 def test_exit_code_2_for_a_wrong_weight(files):
     command = [sys.executable, "-m", "nplm_mpi.evaluate", files["kn"], "--mix-with", files["trigram"]]
     done = subprocess.run([*command, "--mix-weight", "2"], capture_output=True, text=True, timeout=120)

@@ -133,6 +133,18 @@ def test_a_foreign_file_is_read_with_its_boundary_symbols(tmp_path):
         model.context_counts(tokens, [1])
 
 
+def test_kenlm_reads_the_same_in_a_foreign_file(tmp_path):
+    kenlm = pytest.importorskip("kenlm")
+    (tmp_path / "foreign.arpa").write_text(FOREIGN[FOREIGN.index("\\data\\") :])  # KenLM takes no comment
+    model, judge = arpa.read(tmp_path / "foreign.arpa"), kenlm.Model(str(tmp_path / "foreign.arpa"))
+    for length in range(4):
+        for line in itertools.product(["the", "cat", "dog"], repeat=length):
+            tokens = encode([line], model.vocabulary)
+            ours = model.log_prob(tokens, np.arange(len(tokens))) / np.log(10)
+            theirs = [score for score, _, _ in judge.full_scores(" ".join(line))]
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "said"),
     [

@@ -1,18 +1,23 @@
 """Tables of the paper: their rows, the verdicts, and work that goes on where it stopped."""
 
+import itertools
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from nplm_mpi.comm import serial
+from nplm_mpi.config import read_yaml
+from nplm_mpi.corpus import load
 from nplm_mpi.errors import UserError
-from nplm_mpi.reproduce import rows
+from nplm_mpi.reproduce import __main__ as command
+from nplm_mpi.reproduce import report, rows
 from nplm_mpi.reproduce.__main__ import main
 from nplm_mpi.reproduce.verdicts import judge_table1
 from nplm_mpi.reproduce.work import learning_curve
-from tests.mpi import mpi_command
+from tests.mpi import ROOT, mpi_command
 from tests.ngram_oracle import DATA
 
 TEXT = str(DATA / "H15_vocab17.txt")
@@ -180,6 +185,86 @@ def test_figures_are_drawn(finished):
         assert (finished / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_differences_from_the_paper_stand_beside_both_columns():
+    text = (ROOT / "benchmarks" / "results" / "table1.md").read_text()
+    assert "| train, ours / paper | valid, ours / paper |" in text
+    summary = json.loads((ROOT / "benchmarks" / "results" / "table1.json").read_text())
+    assert report.markdown(summary) == text
+    trigram, *others = summary["rows"]
+    trigram |= {"train": 0.9 * 31, "valid": 1.1 * 352}
+    network = next(row for row in others if row["row"]["name"] == "mlp9-tuned")
+    network |= {"train": 1.02 * 175, "valid": 280}
+    lines = report.markdown({**summary, "rows": [trigram, others[0], network]}).splitlines()
+    found = [line.split("|")[-3:-1] for line in lines if line.startswith("| ")][1:]
+    assert found[0] == [" -10.0% ", " +10.0% "]
+    assert found[1] == ["  ", " -0.1% "]  # the paper has no training perplexity
+    assert found[2] == [" +2.0% ", " +0.0% "]
+
+
+def test_every_output_of_the_small_version_says_what_it_is(tmp_path, monkeypatch, capsys):
+    """The command that a user types, with a text of 600 tokens where NLTK keeps Brown."""
+    brown = tmp_path / "corpora" / "brown"
+    brown.mkdir(parents=True)
+    (brown / "ca01").write_text(" ".join(f"{word}/nn" for word in Path(TEXT).read_text().split()))
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path))
+    monkeypatch.setattr(command, "QUICK_SPLIT", ("400", "100", "90"))
+    titles, save = {}, report._save
+
+    def spy(figure, path):
+        titles[path.name] = [axes.get_title() for axes in figure.axes]
+        return save(figure, path)
+
+    monkeypatch.setattr(report, "_save", spy)
+    out = tmp_path / "out"
+    argv = ["table1", "--quick", "--out", str(out), "--only", "interpolated", "mlp9-quick"]
+    main(serial(), argv)
+    printed = capsys.readouterr().out
+    main(serial(), [*argv, "--json"])
+    printed_json = json.loads(capsys.readouterr().out)
+    notice = "NOT the paper's experiment"
+    text = (out / "table1.md").read_text()
+    for said in (text, printed):
+        assert notice in said.splitlines()[0]
+        assert "trained on 400 tokens instead of 800,000" in said
+        assert "ours / paper" not in said  # nothing is compared with the paper's
+    for summary in (json.loads((out / "table1.json").read_text()), printed_json):
+        assert summary["quick"] is True and notice in summary["title"]
+        assert [row["row"]["settings"] for row in summary["rows"] if row["row"]["preset"]] == ["quick"] * 5
+    if find_spec("matplotlib"):
+        assert sorted(titles) == ["table1_bars.png", "table1_curves.png"]
+    assert all(notice in title for shown in titles.values() for title in shown)
+
+
+def test_table_2_is_made_with_the_papers_ap_settings(tmp_path, monkeypatch):
+    class Enough(Exception):
+        pass
+
+    def no_training(comm, argv):
+        raise Enough
+
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["".join(word) for word in itertools.islice(itertools.product(letters, repeat=4), 18_500)]
+    text = tmp_path / "news.txt"
+    text.write_text("The cost rose to 12 cents . " + " ".join(words))
+    monkeypatch.setattr("nplm_mpi.reproduce.work.train.main", no_training)
+    out = tmp_path / "table2"
+    with pytest.raises(Enough):
+        main(serial(), ["table2", "--corpus", str(text), "--out", str(out), "--only", "ap-paper"])
+    config = read_yaml(out / "runs" / "ap-paper.yaml")
+    network, training = config.model, config.training
+    assert (network.order, network.features, network.hidden, network.direct) == (6, 100, 60, True)
+    assert (training.batch, training.epochs, training.shuffle) == (1, 5, False)
+    assert (training.lr, training.lr_decay, training.schedule) == (1e-3, 1e-8, "decay")
+    assert training.weight_decay == 1e-5
+    corpus = load(config.corpus)
+    assert corpus.text == "stream" and len(corpus.vocabulary) == 17_964
+    treated = ["<name>", "<unk>", "<unk>", "<unk>", "<number>", "<unk>", ".", "aaaa"]
+    assert corpus.vocabulary.decode(corpus.tokens[:8]) == treated
+    given = ["table2", "--corpus", TEXT, "--treatment", "none", "--vocabulary-size", "9", "--out", "x"]
+    changed = command.make_plan(command.parse(given)).corpus
+    assert (changed.treatment, changed.vocabulary_size) == ("none", 9)
+
+
 def test_started_again_only_missing_rows_are_made(finished, capsys):
     before = {path: path.stat().st_mtime_ns for path in (finished / "rows").glob("*.json")}
     (finished / "rows" / "kneser-ney-4.json").unlink()
@@ -268,5 +353,5 @@ def test_brown_is_never_replaced_by_something_else(tmp_path):
     assert "3 of 46 rows are ready." in text
     assert "800,000 train, 200,000 valid, 176,859 test tokens, V = 17,907" in text
     trigram = next(line for line in text.splitlines() if line.startswith("| interpolated trigram"))
-    assert trigram.endswith("| 30.9 | 357.4 | 330.7 | 31 | 352 | 336 | +1.5% |")
+    assert trigram.endswith("| 30.9 | 357.4 | 330.7 | 31 | 352 | 336 | -0.4% | +1.5% |")
     assert "**open**: The hidden units help." in text

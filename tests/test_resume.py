@@ -181,6 +181,21 @@ def serial(*options):
     return command(communication.serial(), *options)
 
 
+def test_checkpoints_counted_in_updates_come_in_every_epoch(tmp_path, monkeypatch):
+    """Up to 32 updates are made at a time, and the 450 of an epoch are no multiple of that."""
+    real, saved = Training.save_checkpoint, []
+
+    def save_checkpoint(self):
+        saved.append(self.state.updates)
+        real(self)
+
+    monkeypatch.setattr(Training, "save_checkpoint", save_checkpoint)
+    serial("--out", tmp_path / "run", "--batch", 1, "--checkpoint-every", 64)
+    assert saved[-1] == 3 * 450
+    for due in range(64, saved[-1], 64):
+        assert any(due <= updates < due + 32 for updates in saved), due
+
+
 def test_a_signal_during_validation_is_heeded_and_validation_done_again(tmp_path, monkeypatch):
     real, calls = Training.end_epoch, []
 

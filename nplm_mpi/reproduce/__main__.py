@@ -183,24 +183,11 @@ def write_report(
     judged = {name: judge(results, name) for name in all_settings}
     title = "Table 1, Brown" if plan.table == "table1" else f"Table 2, {' '.join(plan.corpus.corpus)}"
     title += " (quick: NOT the paper's experiment)" if plan.quick else ""
-    about = work.corpus.describe()
-    sizes = ", ".join(f"{about[part]:,} {part}" for part in report.PARTS)
-    intro = [f"{sizes} tokens, V = {about['vocabulary']:,}. {report.environment(work.comm.size)}."]
-    if plan.quick:
-        intro.append(
-            f"QUICK: everything here is trained on {about['train']:,} tokens instead of 800,000, so the "
-            "numbers are not comparable with the paper's, and conclusions may differ."
-        )
-    if plan.table == "table2":
-        intro.append("The paper's numbers are about AP News 1995-96, and stand here for orientation only.")
-    compare = plan.table == "table1" and not plan.quick
-    shapes = {name: preset(name) for name in {row.preset for row in table if row.preset}}
-    text = report.markdown(title, intro, table, results, judged, compare, shapes)
-    report.write_text(work.out / f"{plan.table}.md", text)
     summary = {
         "table": plan.table,
+        "title": title,
         "quick": plan.quick,
-        "corpus": about,
+        "corpus": work.corpus.describe(),
         "environment": report.environment(work.comm.size),
         "rows": [results[row.name] for row in table if row.name in results],
         "missing": [row.name for row in table if row.name not in results],
@@ -208,8 +195,10 @@ def write_report(
             name: [dataclasses.asdict(verdict) for verdict in found] for name, found in judged.items()
         },
     }
+    text = report.markdown(summary)
+    report.write_text(work.out / f"{plan.table}.md", text)
     write_json(work.out / f"{plan.table}.json", summary)
-    if figures and results and not report.draw(work.out, plan.table, title, table, results, compare):
+    if figures and results and not report.draw(work.out, summary):
         text += "\nNo figures: they need matplotlib (pip install matplotlib).\n"
     return summary, text
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi import __version__
+from nplm_mpi.config import preset
 from nplm_mpi.errors import UserError
 from nplm_mpi.files import one_line, replacing
 from nplm_mpi.reproduce.rows import SETTINGS, Row
@@ -55,51 +56,58 @@ def description(row: Row) -> tuple[str, str, str]:
     return row.label, str(row.classes or ""), ", ".join(details)
 
 
-def markdown(
-    title: str,
-    intro: list[str],
-    rows: list[Row],
-    results: Results,
-    verdicts: dict[str, list[Verdict]],
-    compare: bool,
-    shapes: dict[str, Any],
-) -> str:
-    """The report.
+def comparable(summary: dict[str, Any]) -> bool:
+    """Whether the paper's numbers are about the same text, so that differences mean something."""
+    return summary["table"] == "table1" and not summary["quick"]
 
-    Parameters
-    ----------
-    compare : bool
-        Whether the paper's numbers are about the same text, so that differences mean something.
-    shapes : dict
-        Order, features, hidden and direct of each preset.
-    """
-    ready = sum(row.name in results for row in rows)
-    lines = [f"# {title}", "", *[f"{paragraph}\n" for paragraph in intro]]
-    lines += [f"{ready} of {len(rows)} rows are ready.", ""]
+
+def known_rows(summary: dict[str, Any]) -> tuple[list[Row], Results]:
+    """The rows that are ready, and their results by name."""
+    results = {result["row"]["name"]: result for result in summary["rows"]}
+    return [Row(**result["row"]) for result in summary["rows"]], results
+
+
+def introduction(summary: dict[str, Any]) -> list[str]:
+    """What the numbers are about, in paragraphs."""
+    about = summary["corpus"]
+    sizes = ", ".join(f"{about[part]:,} {part}" for part in PARTS)
+    intro = [f"{sizes} tokens, V = {about['vocabulary']:,}. {summary['environment']}."]
+    if summary["quick"]:
+        intro.append(
+            f"QUICK: everything here is trained on {about['train']:,} tokens instead of 800,000, so the "
+            "numbers are not comparable with the paper's, and conclusions may differ."
+        )
+    if summary["table"] == "table2":
+        intro.append("The paper's numbers are about AP News 1995-96, and stand here for orientation only.")
+    return intro
+
+
+def cells(row: Row, result: dict[str, Any], compare: bool) -> list[str]:
+    """A line of the table, see :func:`markdown`."""
+    shape = preset(row.preset) if row.preset else {}
+    label, n_classes, which = description(row)
+    found = [label, str(row.order), n_classes, str(shape.get("hidden", "")), str(shape.get("features", ""))]
+    found += [{True: "yes", False: "no"}.get(shape.get("direct", ""), ""), which]
+    found += [number(result[part]) for part in PARTS]
+    found += ["" if value is None else f"{value:g}" for value in row.paper]
+    if compare:
+        pairs = [(result[part], value) for part, value in zip(PARTS, row.paper, strict=True)][:2]
+        found += [f"{ours / paper - 1:+.1%}" if ours and paper else "" for ours, paper in pairs]
+    return found
+
+
+def markdown(summary: dict[str, Any]) -> str:
+    """The report of a table, from what ``table1.json`` or ``table2.json`` says."""
+    rows, results = known_rows(summary)
+    compare = comparable(summary)
+    lines = [f"# {summary['title']}", "", *[f"{paragraph}\n" for paragraph in introduction(summary)]]
+    lines += [f"{len(rows)} of {len(rows) + len(summary['missing'])} rows are ready.", ""]
     head = ["model", "n", "classes", "h", "m", "direct", "which", *PARTS]
-    head += [f"paper: {part}" for part in PARTS] + (["valid, ours / paper"] if compare else [])
+    head += [f"paper: {part}" for part in PARTS]
+    head += ["train, ours / paper", "valid, ours / paper"] if compare else []
     lines += [" | ".join(["", *head, ""]).strip(), "|" + "---|" * len(head)]
-    for row in rows:
-        if row.name not in results:
-            continue
-        result = results[row.name]
-        shape = shapes.get(row.preset, {})
-        label, n_classes, which = description(row)
-        direct = {True: "yes", False: "no"}.get(shape.get("direct"), "")
-        cells = [
-            label,
-            str(row.order),
-            n_classes,
-            str(shape.get("hidden", "")),
-            str(shape.get("features", "")),
-        ]
-        cells += [direct, which, *(number(result[part]) for part in PARTS)]
-        cells += ["" if value is None else f"{value:g}" for value in row.paper]
-        if compare:
-            paper = row.paper[1]
-            cells.append("" if paper is None else f"{result['valid'] / paper - 1:+.1%}")
-        lines.append("| " + " | ".join(cells) + " |")
-    for settings, judged in verdicts.items():
+    lines += ["| " + " | ".join(cells(row, results[row.name], compare)) + " |" for row in rows]
+    for settings, judged in summary["verdicts"].items():
         lines += [
             "",
             f"## The paper's conclusions, with {settings} settings",
@@ -107,7 +115,7 @@ def markdown(
             f"{describe_settings(settings)}.",
             "",
         ]
-        for i, verdict in enumerate(judged, start=1):
+        for i, verdict in enumerate((Verdict(**found) for found in judged), start=1):
             word = {True: "holds", False: "DOES NOT HOLD", None: "open"}[verdict.holds]
             lines.append(f"{i}. **{word}**: {verdict.conclusion} ({verdict.figures})")
     return "\n".join(lines) + "\n"
@@ -131,13 +139,8 @@ def environment(ranks: int) -> str:
     )
 
 
-def draw(folder: Path, name: str, title: str, rows: list[Row], results: Results, compare: bool) -> list[Path]:
-    """Learning curves and bars of test perplexities; nothing without matplotlib.
-
-    Parameters
-    ----------
-    compare : bool
-        Draw the paper's numbers beside ours.
+def draw(folder: Path, summary: dict[str, Any]) -> list[Path]:
+    """Learning curves and bars of test perplexities, the paper's beside ours; nothing without matplotlib.
 
     Returns
     -------
@@ -152,7 +155,8 @@ def draw(folder: Path, name: str, title: str, rows: list[Row], results: Results,
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    ready = [row for row in rows if row.name in results]
+    name, title, compare = summary["table"], summary["title"], comparable(summary)
+    ready, results = known_rows(summary)
     written = []
     curves = [row for row in ready if row.kind == "network" and results[row.name]["details"]["curve"]]
     if curves:
