@@ -67,7 +67,7 @@ def train(options: list[str], out: Path, launcher: list[str]) -> dict[str, Any]:
     kept = out.with_suffix(".json")
     if not kept.exists():
         command = [*launcher, sys.executable, "-m", "nplm_mpi.train", *options]
-        command += ["--no-evaluate", "--json", "--out", str(out)]
+        command += ["--json", "--out", str(out)]
         if (out / "config.yaml").exists():
             command.append("--resume")
         kept.write_text(json.dumps(last_line(command)), encoding="utf-8")
@@ -86,8 +86,8 @@ def perplexity(run: Path, launcher: list[str]) -> float:
 def row(name: str, arguments: argparse.Namespace, per_epoch: int) -> dict[str, Any]:
     """Train and evaluate one variant."""
     launcher, place = arguments.launcher.split(), Path(arguments.runs, "".join(filter(str.isalnum, name)))
-    options = ["--corpus", arguments.corpus, "--preset", arguments.preset, *arguments.options.split()]
-    options += filled_in(VARIANTS[name], arguments.preset)
+    options = ["--corpus", arguments.corpus, "--preset", arguments.preset, "--no-evaluate"]
+    options += arguments.options.split() + filled_in(VARIANTS[name], arguments.preset)
     trial = [*options, "--max-examples", TRIAL[0], "--epochs", "1", "--lr", TRIAL[1]]
     speed = train(trial, place.with_name(f"{place.name}-trial"), launcher)["words_per_second"]
     examples = int(speed * arguments.seconds)

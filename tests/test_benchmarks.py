@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks import scoring
+from benchmarks import scoring, settings
 from benchmarks.scaling import add_efficiency, rank_counts, table
 from benchmarks.shared import table as shared_table
 from benchmarks.slow_network import table as network_table
@@ -90,3 +90,19 @@ def test_scoring_is_compared_with_the_forward_pass():
     assert all(speed > 0 for speed in speeds.values())
     assert speeds["scoring_to_forward"] == pytest.approx(speeds["scoring"] / speeds["forward"])
     assert speeds["different_to_forward"] == pytest.approx(speeds["different"] / speeds["forward"])
+
+
+def test_networks_with_and_without_direct_connections_stand_beside_each_other():
+    setting = {"way": "text-decay", "K": 1, "rate": "0.001"}
+    trained = {"train_perplexity": 200.0, "best_epoch": 5}
+    rows = [
+        {**setting, **trained, "shape": "direct", "valid_perplexity": 300.0},
+        {**setting, **trained, "shape": "no-direct", "valid_perplexity": 270.0},
+        {**setting, **trained, "shape": "direct", "rate": "9", "valid_perplexity": None},
+        {**setting, **trained, "shape": "no-direct", "K": 16, "valid_perplexity": 250.0},
+    ]
+    assert settings.table(rows).splitlines()[2:] == [
+        "| text-decay | 1 | 0.001 | 200.0 | 300.0 | 5 | 200.0 | 270.0 | 5 | -10.0% |",
+        "| text-decay | 1 | 9 |  | does not converge |  |  |  |  |  |",
+        "| text-decay | 16 | 0.001 |  |  |  | 200.0 | 250.0 | 5 |  |",
+    ]

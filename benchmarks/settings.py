@@ -1,0 +1,139 @@
+"""Do direct connections generalize worse?  The paper's fifth conclusion, setting by setting.
+
+    python -m benchmarks.settings --runs settings --launcher "mpirun -n 2" --out benchmarks/results
+
+A network with direct connections and one of the same n, m and h without, each trained with every
+combination of learning rate, examples per update (K), and way through the text: in its order or
+shuffled, with the paper's schedule or along a cosine.  Everything else is the preset's.  The table
+has the perplexities of the model after its best epoch on the validation part; nothing in it is about
+the test part.  A run that exists in `--runs` is not made again: the script goes on where it stopped,
+and two with different `--only` can share a folder; a last one prints everything.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ablation import last_line, train
+from benchmarks.reports import argument_parser, report
+from nplm_mpi.reproduce.work import learning_curve
+
+SHAPES = {"direct": ["--direct"], "no-direct": ["--no-direct"]}
+WAYS = {
+    "text-decay": ["--no-shuffle", "--schedule", "decay"],
+    "shuffled-decay": ["--shuffle", "--schedule", "decay"],
+    "shuffled-cosine": ["--shuffle", "--schedule", "cosine"],
+    "text-cosine": ["--no-shuffle", "--schedule", "cosine"],
+}
+
+
+def perplexity(run: Path, part: str, launcher: list[str]) -> float:
+    """Of a part of the corpus, kept beside the run's folder."""
+    kept = run.with_name(f"{run.name}.{part}.json")
+    if not kept.exists():
+        command = [*launcher, sys.executable, "-m", "nplm_mpi.evaluate", str(run / "best.h5")]
+        found = last_line([*command, "--split", part, "--json"])
+        kept.write_text(json.dumps(found), encoding="utf-8")
+    return float(json.loads(kept.read_text(encoding="utf-8"))["perplexity"])
+
+
+def row(shape: str, way: str, K: int, rate: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train and evaluate one network."""
+    launcher = arguments.launcher.split()
+    # No dots: what is kept of a run ends in .json in place of its last one.
+    name = f"{shape}-{way}-K{K}-{rate}-epochs{arguments.epochs}"
+    place = Path(arguments.runs, name.replace(".", "_"))
+    options = ["--corpus", arguments.corpus, "--preset", arguments.preset, *SHAPES[shape], *WAYS[way]]
+    options += ["--batch", str(K), "--lr", rate, "--epochs", str(arguments.epochs), "--patience", "0"]
+    found = train([*options, *arguments.options.split()], place, launcher)
+    curve = learning_curve(place / "metrics.jsonl") if found else []
+    best = min(curve, key=lambda point: point["valid_perplexity"], default={})
+    return {
+        "shape": shape,
+        "way": way,
+        "K": K,
+        "rate": rate,
+        "seconds": found.get("seconds_training"),
+        "best_epoch": best.get("epoch"),
+        "train_perplexity": perplexity(place, "train", launcher) if found else None,
+        "valid_perplexity": perplexity(place, "valid", launcher) if found else None,
+        "curve": curve,
+    }
+
+
+def pairs(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, dict[str, Any]]]:
+    """The networks of each setting by their shape."""
+    found: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+    for run in rows:
+        found.setdefault((run["way"], str(run["K"]), run["rate"]), {})[run["shape"]] = run
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For readers, in Markdown: a line for each setting, both shapes beside each other."""
+    head = ["way", "K", "rate"]
+    head += [f"{shape}: {what}" for shape in SHAPES for what in ("train", "valid", "best epoch")]
+    head += ["valid, no-direct / direct"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for setting, shapes in pairs(rows).items():
+        cells = list(setting)
+        for shape in SHAPES:
+            run = shapes.get(shape, {})
+            if run and run["valid_perplexity"] is None:
+                cells += ["", "does not converge", ""]
+                continue
+            scores = [run.get("train_perplexity"), run.get("valid_perplexity")]
+            cells += [f"{score:.1f}" if score else "" for score in scores]
+            cells.append(str(run.get("best_epoch", "")))
+        both = [shapes.get(shape, {}).get("valid_perplexity") for shape in ("no-direct", "direct")]
+        cells.append(f"{both[0] / both[1] - 1:+.1%}" if all(both) else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Two bars for each setting."""
+    from matplotlib.figure import Figure
+
+    settings = pairs(rows)
+    figure = Figure(figsize=(7, 0.4 * len(settings) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    for number, shape in enumerate(SHAPES):
+        values = [shapes.get(shape, {}).get("valid_perplexity") or 0 for shapes in settings.values()]
+        axes.barh([place + 0.4 * number - 0.2 for place in range(len(settings))], values, 0.4, label=shape)
+    axes.set_yticks(range(len(settings)), [f"{way}, K = {K}, {rate}" for way, K, rate in settings])
+    axes.invert_yaxis()
+    axes.set_xlim(0.9 * min((run["valid_perplexity"] for run in rows if run["valid_perplexity"]), default=0))
+    axes.set_xlabel("validation perplexity")
+    axes.legend()
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Train all networks, print a table in Markdown."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--preset", default="mlp5", help="n, m, h and other settings (default: %(default)s)")
+    parser.add_argument("--corpus", default="brown")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--rates", nargs="+", default=["0.001", "0.03"], metavar="EPS")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 16], metavar="K")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS)[:3])
+    parser.add_argument("--only", nargs="+", choices=SHAPES, default=list(SHAPES), help="only this shape")
+    parser.add_argument("--launcher", default="", help="for example: mpirun -n 2")
+    parser.add_argument("--options", default="", help="more options of train, for all networks")
+    parser.add_argument("--runs", required=True, help="folder for the runs")
+    arguments = parser.parse_args()
+    Path(arguments.runs).mkdir(parents=True, exist_ok=True)
+    rows = []
+    grid = (arguments.ways, arguments.batches, arguments.rates, arguments.only)
+    for way, K, rate, shape in itertools.product(*grid):
+        rows.append(row(shape, way, K, rate, arguments))
+        print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+    report(arguments, "settings", rows, table(rows), draw)
+
+
+if __name__ == "__main__":
+    main()
