@@ -78,11 +78,11 @@ def test_table_1_has_all_the_papers_rows_and_numbers():
     assert best["interpolated trigram"] == (31, 352, 336)
 
 
-def test_the_energy_model_stands_beside_tuned_networks_as_ours():
+def test_the_energy_model_stands_beside_the_networks_as_ours():
     (row,) = [row for row in rows.table1(("paper", "tuned")) if row.preset == "energy"]
     assert "(ours)" in row.label and row.paper == (None, None, None)
     assert row.settings not in rows.SETTINGS  # no verdict is about it
-    assert all(row.preset != "energy" for row in rows.table1(("paper",)))
+    assert any(row.preset == "energy" for row in rows.table1(("quick",)))
 
 
 def test_every_mixture_comes_after_what_it_is_mixed_from():
