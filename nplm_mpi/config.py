@@ -258,6 +258,11 @@ class Config:
         settings = self.training
         require(self.model.hidden > 0, "--hidden 0: the deep network needs hidden units")
         require(not self.model.direct, "--direct: the deep network has no direct connections; leave it away")
+        require(
+            not self.deep.tied or self.deep.tied_projection or self.model.hidden == self.model.features,
+            f"--hidden {self.model.hidden}: with --no-tied-projection the rows of C see the hidden units; "
+            f"give as many as --features, {self.model.features}",
+        )
         for name, value, allowed in (
             ("grid", settings.grid, ("",)),
             ("parallel", settings.parallel, ("vocabulary",)),

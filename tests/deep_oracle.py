@@ -1,7 +1,6 @@
 """The deep network once more, to judge :mod:`nplm_mpi.deep.model`: whole arrays, PyTorch autograd, float64.
 
-Nothing here is shared with the package but the random numbers of dropout, which are its
-definition, and are written out here in plain Python integers.
+Nothing here is shared with the package; the random numbers of dropout are those of :mod:`tests.deep_numpy`.
 """
 
 from dataclasses import dataclass
@@ -9,24 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-MASK = 0xFFFFFFFF
-
-
-def mix(bits: int) -> int:
-    """The 32-bit hash of the dropout masks."""
-    bits ^= bits >> 16
-    bits = bits * 0x7FEB352D & MASK
-    bits ^= bits >> 15
-    bits = bits * 0x846CA68B & MASK
-    return bits ^ bits >> 16
+from tests.deep_numpy import kept
 
 
 def mask(seed: int, layer: int, example: int, units: int, rate: float) -> torch.Tensor:
     """What dropout multiplies the units of one example with."""
-    key = (seed * 0x9E3779B1 + (layer + 1) * 0x85EBCA77) & MASK
-    row = mix((mix((example & MASK) ^ key) + (example >> 32)) & MASK)
-    kept = [mix(row ^ (i * 0x9E3779B9 & MASK)) >= int(rate * 2**32) for i in range(units)]
-    return torch.tensor(kept, dtype=torch.float64) / (1 - rate)
+    return torch.tensor(kept(seed, layer, example, units, rate), dtype=torch.float64) / (1 - rate)
 
 
 @dataclass

@@ -99,6 +99,15 @@ def train(comm: Comm, setting: Setting) -> Trained:
     return Trained(rows, whole, np.array(log_p), np.array(evaluated), calls)
 
 
+def parameters(ranks: list[Trained], setting: Setting) -> dict[str, np.ndarray]:
+    """The whole arrays, as they stand in files, of what all ranks hold."""
+    found = {name: np.concatenate([rank.rows[name] for rank in ranks]) for name in ("U", "b")}
+    found = ranks[0].whole | found
+    if setting.deep.tied:
+        found["C"] = found.pop("U")
+    return found
+
+
 def train_on_ranks(settings: list[Setting]) -> list[Trained]:
     """On a rank: one training after the other."""
     from nplm_mpi.comm import world

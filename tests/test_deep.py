@@ -12,7 +12,7 @@ from nplm_mpi.deep.config import DeepConfig, DeepShape
 from nplm_mpi.deep.parameters import DeepParameters
 from nplm_mpi.errors import UserError
 from nplm_mpi.partition import Partition
-from tests.deep_ranks import Setting, Trained, build, train, train_on_ranks
+from tests.deep_ranks import Setting, Trained, build, parameters, train, train_on_ranks
 from tests.mpi import mpi_run
 
 EVERYTHING = {
@@ -25,6 +25,7 @@ NETWORKS = {
     "adam": {"optimizer": "adam"},
     "tied": {"tied": True},
     "tied, adam": {"tied": True, "optimizer": "adam"},
+    "tied, no projection": {"tied": True, "tied_projection": False},
     "projection": {"projection": 5},
     "all words near": {"near": 0},
     "one word near": {"near": 1},
@@ -39,12 +40,24 @@ NETWORKS = {
     "averaged": {"average": 0.95},
     "everything": EVERYTHING,
     "everything, not tied": {**EVERYTHING, "tied": False, "projection": 7},
+    "everything, no projection": {**EVERYTHING, "tied_projection": False},
+    "32 words near": {"near": 0},
+    "80 words": {"near": 5},
+    "80 words, everything": {**EVERYTHING, "near": 5},
+}
+SHAPES = {
+    # The rows of C see the hidden units.
+    "tied, no projection": {"features": 4, "hidden": 4},
+    "everything, no projection": {"features": 5, "hidden": 5},
+    "32 words near": {"order": 33, "features": 2, "hidden": 3},
+    "80 words": {"order": 81, "features": 2, "hidden": 3},
+    "80 words, everything": {"order": 81, "features": 3, "hidden": 4},
 }
 
 
-def settings() -> list[Setting]:
-    """One training for each of :data:`NETWORKS`, all with weight decay."""
-    return [Setting(options=options, decay=0.05) for options in NETWORKS.values()]
+def setting_of(name: str) -> Setting:
+    """The training of one of :data:`NETWORKS`, with weight decay."""
+    return Setting(options=NETWORKS[name], decay=0.05, **SHAPES.get(name, {}))
 
 
 def judge(setting: Setting):
@@ -54,10 +67,11 @@ def judge(setting: Setting):
 
     d = setting.deep
     rates = (d.dropout_features, d.dropout_hidden, d.dropout_outputs)
+    projected = d.tied_projection if d.tied else d.projection > 0
     oracle = Oracle(
         setting.start(),
         Options(
-            d.near, d.layers, d.activation, d.norm, d.tied, bool(setting.shape.projected), rates,
+            d.near, d.layers, d.activation, d.norm, d.tied, projected, rates,
             d.optimizer, setting.decay, d.clip, d.average, setting.seed,
         ),
     )  # fmt: skip
@@ -70,10 +84,7 @@ def assert_equal_to_the_oracle(ranks: list[Trained], setting: Setting, tolerance
     oracle, log_p = judge(setting)
     expected = {name: w.detach().numpy() for name, w in oracle.w.items()}
     first = ranks[0]
-    found = {name: np.concatenate([rank.rows[name] for rank in ranks]) for name in ("U", "b")}
-    found |= first.whole
-    if setting.deep.tied:
-        found["C"] = found.pop("U")
+    found = parameters(ranks, setting)
     assert found.keys() == expected.keys()
     for name, w in expected.items():
         np.testing.assert_allclose(found[name], w, atol=tolerance, err_msg=name)
@@ -85,19 +96,19 @@ def assert_equal_to_the_oracle(ranks: list[Trained], setting: Setting, tolerance
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_training_equals_pytorchs_autograd_with_every_option(name):
-    setting = Setting(options=NETWORKS[name], decay=0.05)
-    assert_equal_to_the_oracle([train(serial(), setting)], setting)
+    assert_equal_to_the_oracle([train(serial(), setting_of(name))], setting_of(name))
 
 
 @pytest.mark.parametrize("M", [2, 3])
 def test_every_number_of_ranks_trains_the_same_network(M):
-    for setting, *ranks in zip(settings(), *mpi_run(M, train_on_ranks, settings()), strict=True):
-        alone = train(serial(), setting)
+    settings = [setting_of(name) for name in NETWORKS]
+    for one, *ranks in zip(settings, *mpi_run(M, train_on_ranks, settings), strict=True):
+        alone = train(serial(), one)
         for name in ("U", "b"):
             rows = np.concatenate([rank.rows[name] for rank in ranks])
-            np.testing.assert_allclose(rows, alone.rows[name], atol=1e-10, err_msg=str(setting))
+            np.testing.assert_allclose(rows, alone.rows[name], atol=1e-10, err_msg=str(one))
         for name, array in alone.whole.items():
-            np.testing.assert_allclose(ranks[0].whole[name], array, atol=1e-10, err_msg=str(setting))
+            np.testing.assert_allclose(ranks[0].whole[name], array, atol=1e-10, err_msg=str(one))
         for rank in ranks:
             np.testing.assert_allclose(rank.log_p, alone.log_p, atol=1e-10)
             assert rank.evaluated.tobytes() == ranks[0].evaluated.tobytes()
@@ -165,24 +176,30 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean():
     assert np.array_equal(part, a[100:105])
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("tied", "init"), [(True, "glorot"), (False, "glorot"), (True, "paper")])
 @pytest.mark.parametrize("M", [2, 3, 7])
-def test_initialization_is_bitwise_the_same_for_every_number_of_ranks(M, tied):
-    deep = DeepConfig(tied=tied, layers=2, norm=True, init="glorot", near=2)
-    shape, V = DeepShape(6, 4, 5, deep), 4096 + 77
+def test_initialization_is_bitwise_the_same_for_every_number_of_ranks(M, tied, init):
+    deep = DeepConfig(tied=tied, layers=2, norm=True, init=init, near=2)
+    shape, V = DeepShape(6, 7, 23, deep), 4096 + 77
+    log_unigram = np.log(np.arange(1, V + 1) / V)
 
     def initialized(rank: int, ranks: int) -> DeepParameters:
         p = DeepParameters(shape, V, Partition(V, ranks), rank, "float32")
-        p.initialize(seed=5, log_unigram=np.log(np.arange(1, V + 1) / V), never=1)
+        p.initialize(seed=5, log_unigram=log_unigram, never=1)
         return p
 
     alone, ranks = initialized(0, 1), [initialized(rank, M) for rank in range(M)]
     assert np.concatenate([p.O for p in ranks]).tobytes() == alone.O.tobytes()
     for p in ranks:
         assert p.theta.tobytes() == alone.theta.tobytes() and p.table.tobytes() == alone.table.tobytes()
+    others = np.arange(V) != 1
     assert alone.b[1] == -1e4
+    assert np.array_equal(alone.b[others], log_unigram[others].astype(np.float32))
     assert np.all(alone.small["gain1"] == 1) and not np.any(alone.small["d1"])
-    assert 0.9 < np.abs(alone.small["H2"]).max() / np.sqrt(6 / 10) <= 1
+    for name in ["H1", "H2", "P"] if tied else ["H1", "H2"]:
+        rows, columns = alone.small[name].shape
+        bound = 1 / np.sqrt(columns) if init == "paper" else np.sqrt(6 / (rows + columns))
+        assert 0.95 < np.abs(alone.small[name]).max() / bound <= 1 + 1e-6, name
 
 
 def test_windows_double_in_length_and_end_with_the_context():
@@ -203,12 +220,23 @@ def test_windows_double_in_length_and_end_with_the_context():
         ({"dropout_hidden": 1.0}, "--dropout-hidden 1.0"),
         ({"optimizer": "adm"}, "adam"),
         ({"tied": True, "projection": 3}, "--tied"),
+        ({"tied_projection": False}, "--no-tied-projection: of tied features; give --tied"),
+        ({"tied_projection": False, "projection": 3}, "--no-tied-projection: of tied features; give --tied"),
     ],
     ids=str,
 )
 def test_options_that_make_no_sense_are_refused(options, says):
     with pytest.raises(UserError, match=says):
         DeepConfig(**options)
+
+
+def test_without_a_projection_tied_features_need_as_many_hidden_units():
+    options = {"model": "deep", "features": 5, "tied": True, "tied_projection": False}
+    with pytest.raises(UserError, match=r"^--hidden 6: .*--no-tied-projection.* as --features, 5$"):
+        Config().replace(**options, hidden=6)
+    config = Config().replace(**options, hidden=5)
+    assert Config.from_dict(config.to_dict()) == config
+    assert config.replace(tied_projection=True, hidden=6).deep == DeepConfig(tied=True)
 
 
 @pytest.mark.parametrize("option", [{"near": 3}, {"tied": True}, {"optimizer": "adam"}], ids=str)

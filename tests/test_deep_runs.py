@@ -9,8 +9,8 @@ import pytest
 
 import nplm_mpi
 from benchmarks.ablation import VARIANTS, filled_in, table
+from nplm_mpi import checkpoint, evaluate, export, neighbors, plan, sample, train
 from nplm_mpi import comm as communication
-from nplm_mpi import evaluate, export, neighbors, plan, sample, train
 from nplm_mpi.arguments import Parser, add_config_options, build_config
 from nplm_mpi.comm import serial
 from nplm_mpi.config import Config, preset
@@ -19,6 +19,7 @@ from nplm_mpi.deep.building import model_bytes, new_deep_model, shape_of
 from nplm_mpi.errors import UserError
 from nplm_mpi.examples import Examples
 from nplm_mpi.rates import learning_rate
+from tests.deep_numpy import Network
 from tests.mpi import mpi_run
 from tests.test_resume import assert_same_files, command, train_to_update
 
@@ -27,6 +28,7 @@ DEEP = [
     "--lr", "0.01", "--dropout-features", "0.1", "--dropout-hidden", "0.2", "--batch", "16",
 ]  # fmt: skip
 TIED = [*DEEP, "--tied", "--optimizer", "adam", "--average", "0.9", "--schedule", "cosine", "--warmup", "0.1"]
+DIRECT = [*TIED, "--no-tied-projection", "--hidden", "5"]
 FREE = [*DEEP, "--optimizer", "adagrad", "--schedule", "plateau", "--clip", "0.5", "--activation", "gelu"]
 
 
@@ -37,44 +39,66 @@ def whole_and_dead_and_resumed(folder, options):
     command(comm, "--out", f"{folder}/dead", "--resume", *options)
 
 
-@pytest.mark.parametrize(("ranks", "options"), [(1, TIED), (2, TIED), (2, FREE)], ids=["1", "2", "2, free"])
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [(1, TIED), (2, TIED), (2, DIRECT), (2, FREE)],
+    ids=["1", "2", "2, no projection", "2, free"],
+)
 def test_a_killed_and_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(tmp_path, ranks, options):
     mpi_run(ranks, whole_and_dead_and_resumed, str(tmp_path), options)
     assert_same_files(tmp_path / "whole", tmp_path / "dead")
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture(scope="module", params=[TIED, DIRECT], ids=["projection", "no projection"])
+def run(tmp_path_factory, request):
     """The folder of a run of a tied network on two ranks."""
     folder = tmp_path_factory.mktemp("deep")
-    mpi_run(2, train_in, str(folder / "run"))
+    mpi_run(2, train_in, str(folder / "run"), request.param)
     return folder / "run"
 
 
-def train_in(folder):
-    command(communication.world(), "--out", folder, *TIED, "--dtype", "float64")
+def train_in(folder, options):
+    command(communication.world(), "--out", folder, *options, "--dtype", "float64")
 
 
-def oracle_of(path):
-    """The network in a file, by the oracle."""
-    pytest.importorskip("torch")
-    from tests.deep_oracle import Options, Oracle
-
+def arrays_in(path):
+    """The parameters in a file."""
     with h5py.File(path) as file:
-        arrays = {name: dataset[()] for name, dataset in file["parameters"].items()}
-    options = Options(3, 2, "tanh", True, True, True, (0, 0, 0), "sgd", 0, 0, 0, 1)
-    return Oracle(arrays, options)
+        return {name: dataset[()] for name, dataset in file["parameters"].items()}
+
+
+def log_probs(path, contexts, words):
+    """log P by the oracle of the network in a file."""
+    arrays = arrays_in(path)
+    network = Network(3, 2, "tanh", norm=True, tied=True, projected="P" in arrays)
+    return network.log_probs(arrays, contexts, words)
 
 
 def test_the_file_holds_whole_arrays_under_their_names(run):
     with h5py.File(run / "best.h5") as file:
         shapes = {name: dataset.shape for name, dataset in file["parameters"].items()}
         V = len(file["vocabulary"])
-        assert json.loads(file.attrs["config"])["deep"]["tied"] is True
+        deep = json.loads(file.attrs["config"])["deep"]
+    assert deep["tied"] is True
+    h, projection = (6, {"P": (5, 6), "q": (5,)}) if deep["tied_projection"] else (5, {})
     assert shapes == {
-        "C": (V, 5), "H1": (6, 25), "d1": (6,), "gain1": (6,), "shift1": (6,), "H2": (6, 6), "d2": (6,),
-        "gain2": (6,), "shift2": (6,), "P": (5, 6), "q": (5,), "b": (V,),
+        "C": (V, 5), "H1": (h, 25), "d1": (h,), "gain1": (h,), "shift1": (h,), "H2": (h, h), "d2": (h,),
+        "gain2": (h,), "shift2": (h,), **projection, "b": (V,),
     }  # fmt: skip
+
+
+def test_a_file_from_before_there_was_an_option_has_the_projection(run, tmp_path):
+    old = tmp_path / "old.h5"
+    with nplm_mpi.checkpoint.open_model(run / "best.h5") as file:
+        config, words, counts = file.config.to_dict(), file.vocabulary_words, file.counts
+    projected = config["deep"].pop("tied_projection")
+    arrays = {name: checkpoint.Whole(array) for name, array in arrays_in(run / "best.h5").items()}
+    checkpoint.save(old, serial(), arrays, words, counts, config)
+    if projected:
+        nplm_mpi.load(old).distribution([])
+    else:
+        with pytest.raises(UserError, match=r"its configuration means .*'parameters/P'"):
+            nplm_mpi.load(old)
 
 
 def test_the_run_begins_with_what_it_trains(run):
@@ -82,7 +106,8 @@ def test_the_run_begins_with_what_it_trains(run):
         config, corpus = file.config, load_corpus(file.config.corpus)
         numbers = sum(file.read(name).size for name in file.shapes if name.startswith("parameters/"))
     (line,) = [text for text in train.describe(serial(), config, corpus, 0.0) if "network" in text]
-    assert line == f"deep network n=10 m=5 h=6 2 x tanh, 25 inputs: {numbers:,} parameters, float64"
+    h = config.model.hidden
+    assert line == f"deep network n=10 m=5 h={h} 2 x tanh, 25 inputs: {numbers:,} parameters, float64"
 
 
 def test_evaluate_finds_the_perplexity_of_the_oracle_and_that_of_the_training(run, capsys):
@@ -91,28 +116,27 @@ def test_evaluate_finds_the_perplexity_of_the_oracle_and_that_of_the_training(ru
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     best = min(e["valid_perplexity"] for e in entries if e["event"] == "epoch")
     assert found["perplexity"] == pytest.approx(best, rel=1e-9)
-    oracle = oracle_of(run / "best.h5")
     with nplm_mpi.checkpoint.open_model(run / "best.h5") as file:
         corpus = load_corpus(file.config.corpus)
     examples = Examples(corpus.tokens, *corpus.parts["valid"], 10, corpus.vocabulary)
-    log_p = oracle.log_probs(*examples.look_up(np.arange(*corpus.parts["valid"])))
+    log_p = log_probs(run / "best.h5", *examples.look_up(np.arange(*corpus.parts["valid"])))
     assert math.exp(-log_p.mean()) == pytest.approx(best, rel=1e-9)
 
 
 def test_scores_distributions_and_vectors_are_the_oracles(run, capsys):
-    model, oracle = nplm_mpi.load(run / "best.h5"), oracle_of(run / "best.h5")
+    model = nplm_mpi.load(run / "best.h5")
     rng = np.random.default_rng(0)
     V = len(model.vocabulary)
     contexts, words = rng.integers(-1, V, (70, 9), np.int32), rng.integers(V, size=70)
-    expected = oracle.log_probs(contexts, words)
+    expected = log_probs(run / "best.h5", contexts, words)
     np.testing.assert_allclose(model.log_prob(contexts, words), expected, atol=1e-9)
     context = model.vocabulary.words[3:7]
     p = model.distribution(context)
     assert p.sum() == pytest.approx(1)
     ids = np.tile(model.context_ids(context), (V, 1))
-    np.testing.assert_allclose(p, np.exp(oracle.log_probs(ids, np.arange(V))), atol=1e-12)
+    np.testing.assert_allclose(p, np.exp(log_probs(run / "best.h5", ids, np.arange(V))), atol=1e-12)
     word = model.vocabulary.words[4]
-    np.testing.assert_array_equal(model.vector(word), oracle.w["C"].detach().numpy()[4])
+    np.testing.assert_array_equal(model.vector(word), arrays_in(run / "best.h5")["C"][4])
     with pytest.raises(UserError, match="a deep network's vocabulary cannot grow"):
         model.add_word("zyx", [context])
     neighbors.main(serial(), [str(run / "best.h5"), word, "--count", "3"])
@@ -152,6 +176,21 @@ def test_plan_and_a_network_without_hidden_units_are_refused():
         Config().replace(model="deep", hidden=0, direct=True)
     with pytest.raises(UserError, match="--model deep: plan knows"):
         plan.main(serial(), ["--preset", "small", "--model", "deep"])
+
+
+def test_output_biases_begin_with_the_log_unigram_probabilities_or_zero(tmp_path):
+    for init in ("unigram", "zero"):
+        out = tmp_path / init
+        command(serial(), "--out", out, *DEEP, "--init-bias", init, "--max-examples", "0", "--no-evaluate")
+        with checkpoint.open_model(out / "checkpoint.h5") as file:
+            corpus = load_corpus(file.config.corpus)
+        start, stop = corpus.parts["train"]
+        # One more than was seen, so that no word has none.
+        seen = 1 + np.bincount(corpus.tokens[start:stop], minlength=len(corpus.vocabulary))
+        b = arrays_in(out / "checkpoint.h5")["b"]
+        expected = np.log(seen / seen.sum()) if init == "unigram" else np.zeros(len(seen))
+        predicted = np.arange(len(seen)) != corpus.vocabulary.bos
+        np.testing.assert_allclose(b[predicted], expected[predicted], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["modern", "modern-fast"])
@@ -216,13 +255,15 @@ def bytes_held(thing, seen) -> int:
     "options",
     [
         {"tied": True, "average": 0.9},
+        {"tied": True, "tied_projection": False, "hidden": 24, "layers": 2},
         {"optimizer": "adam", "tied": True, "clip": 1.0},
         {"optimizer": "adagrad", "projection": 24, "average": 0.9, "layers": 2},
         {"layers": 3, "clip": 1.0},
     ],
 )
 def test_the_memory_that_is_announced_is_what_a_model_holds(options):
-    config = Config().replace(model="deep", order=9, features=24, hidden=40, batch=32, **options)
+    shape = {"order": 9, "features": 24, "hidden": 40, "batch": 32}
+    config = Config().replace(model="deep", **(shape | options))
     V = 3000
     model = new_deep_model(serial(), config, V, training=True)
     model.parameters.initialize(1)

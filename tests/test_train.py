@@ -1,10 +1,13 @@
 """The train and evaluate commands, from text to numbers, on any number of ranks."""
 
+import ast
 import math
+import sys
 
 import numpy as np
 import pytest
 
+from nplm_mpi.config import Config, preset
 from tests.commands import (
     DATA,
     command,
@@ -15,7 +18,7 @@ from tests.commands import (
     same_bits,
     succeed,
 )
-from tests.mpi import tail
+from tests.mpi import launch, tail
 
 H15 = DATA / "H15_vocab17.txt"
 TINY = [
@@ -241,6 +244,25 @@ def test_presets_set_what_the_paper_used_and_options_beside_them_win(tmp_path, p
     assert f"  {option}: {str(value).lower()}" in lines
     assert "  features: 2" in lines
     assert "  batch: 1" in lines
+
+
+@pytest.mark.parametrize("name", ["mlp1", "mlp3", "mlp5", "mlp7", "mlp9", "ap"])
+def test_presets_of_the_paper_run_the_papers_algorithm(name):
+    """Section 3.2 and 4: stochastic ascent by example in the text's order, all of the softmax."""
+    config = Config().replace(**preset(name))
+    settings = config.training
+    assert (config.model.model, settings.softmax, settings.parallel) == ("network", "exact", "vocabulary")
+    assert (settings.lr, settings.lr_decay, settings.schedule, settings.warmup) == (1e-3, 1e-8, "decay", 0)
+    assert settings.weight_decay == (1e-5 if name == "ap" else 1e-4)
+    assert (settings.batch, settings.shuffle, settings.init_bias, settings.grid) == (1, False, "zero", "")
+
+
+def test_the_papers_algorithm_uses_nothing_of_the_deep_network():
+    """All that model.py imports, and that imports; the configuration knows every model's options."""
+    code = "import sys, nplm_mpi.model; print([n for n in sys.modules if n.startswith('nplm_mpi.deep')])"
+    finished = launch([sys.executable, "-c", code])
+    assert finished.returncode == 0, tail(finished)
+    assert set(ast.literal_eval(finished.stdout)) <= {"nplm_mpi.deep", "nplm_mpi.deep.config"}
 
 
 def test_the_speed_counts_what_was_trained_since_and_not_the_compilation(tmp_path):

@@ -22,8 +22,13 @@ class DeepConfig:
     tied: bool = option(
         False, "output features are the word features: rows of O = [b | C], and C lives in slices"
     )
+    tied_projection: bool = option(
+        True,
+        "with --tied: --features linear units between the hidden ones and the output; without them --hidden "
+        "must be --features",
+    )
     projection: int = option(
-        0, "linear units between the hidden ones and the output (0: none; with --tied always --features)"
+        0, "linear units between the hidden ones and the output (0: none; see --tied-projection for --tied)"
     )
     init: str = option("paper", "initial weights of the hidden layers", choices=("paper", "glorot"))
     dropout_features: float = option(0.0, "share of the features x that an update leaves out")
@@ -60,6 +65,10 @@ class DeepConfig:
         require(
             not (self.tied and self.projection),
             f"--projection {self.projection}: --tied projects to --features units; leave it away",
+        )
+        require(
+            self.tied or self.tied_projection,
+            "--no-tied-projection: of tied features; give --tied, or leave it away",
         )
 
     def refuse_options(self) -> None:
@@ -109,7 +118,9 @@ class DeepShape:
     @property
     def projected(self) -> int:
         """Units of the projection, 0 without one."""
-        return self.features if self.deep.tied else self.deep.projection
+        if self.deep.tied:
+            return self.features if self.deep.tied_projection else 0
+        return self.deep.projection
 
     @property
     def columns(self) -> int:

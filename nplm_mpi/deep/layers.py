@@ -5,7 +5,7 @@ Every rank does this small computation alike, on all examples of an update.  One
     o = d + H x ;  n = layer normalization of o ;  u = gain n + shift ;  a = activation(u) ;  dropout
 
 and from the second layer on the result is x + a.  After the last one may stand a linear
-projection f = q + P x, with dropout of its own.
+projection f = q + P x, with dropout of its own; without one f = x.
 """
 
 from dataclasses import dataclass
