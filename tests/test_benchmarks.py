@@ -19,15 +19,16 @@ def test_rank_counts_double_up_to_all_ranks():
 
 def test_efficiency_is_work_per_rank_for_strong_and_for_weak_scaling():
     measured = [("strong", 1, 100, 10), ("strong", 2, 100, 15), ("weak", 1, 100, 10), ("weak", 2, 200, 9)]
+    measured.append(("grid", 2, 100, 8))
     rows = [
         {
             "scaling": s, "ranks": M, "V": V, "K": 1, "words_per_second": w, "predicted": 0.9 * w,
-            "communication": 0.1,
+            "communication": 0.1, "share": 0.08,
         }
         for s, M, V, w in measured
     ]  # fmt: skip
-    assert [row["efficiency"] for row in add_efficiency(rows, 100)] == pytest.approx([1, 0.75, 1, 0.9])
-    assert "| strong | 2 | 100 | 1 | 15 | -10% | 75% | 10.0% | 6.7% |" in table(rows)
+    assert [row["efficiency"] for row in add_efficiency(rows, 100)] == pytest.approx([1, 0.75, 1, 0.9, 0.4])
+    assert "| strong | 2 | 100 | 1 | 15 | -10% | 75% | 10.0% | 8.0% | 6.7% |" in table(rows)
 
 
 def test_more_ranks_than_cores_are_refused():
@@ -42,10 +43,11 @@ def test_a_schedule_stands_beside_the_papers():
         {
             "delay_us": 500, "K": 1, "collectives": name, "words_per_second": speed, "predicted": 1.1 * speed,
             "calls_per_update": 1.0, "calls_formula": 1, "bytes_per_update": 8.0, "bytes_formula": 8,
+            "communication": 0.25, "share": 0.3,
         }
         for name, speed in (("paper", 100.0), ("one", 260.0))
     ]  # fmt: skip
-    assert "| 500 us | 1 | one | 260 | 2.60x | 1.00 (1) | 8 (8) | +10% |" in network_table(rows)
+    assert "| 500 us | 1 | one | 260 | 2.60x | 1.00 (1) | 8 (8) | +10% | 25% | 30% |" in network_table(rows)
 
 
 def test_training_in_shared_memory_stands_beside_one_rank():
