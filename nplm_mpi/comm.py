@@ -209,6 +209,13 @@ class Comm:
         for window in self._windows:
             window.Sync()
 
+    def patient_barrier(self) -> None:
+        """As :meth:`barrier`, for long: who waits leaves the core to those who work."""
+        if self.size > 1:
+            request = self.mpi.Ibarrier()
+            while not request.Test():
+                time.sleep(0.01)
+
     def shared_array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Zeros in memory that all ranks share; all ranks are on one machine.
 

@@ -5,7 +5,7 @@ import math
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config
 from nplm_mpi.deep.config import DeepShape
-from nplm_mpi.deep.model import DeepModel, Learning
+from nplm_mpi.deep.model import MOMENTS, DeepModel, Learning
 from nplm_mpi.deep.parameters import DeepParameters
 from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.partition import Partition
@@ -32,7 +32,7 @@ def model_bytes(shape: DeepShape, V: int, K: int, itemsize: int, ranks: int) -> 
     small = sum(math.prod(lengths) for lengths in shape.replicated().values())
     held = 0 if deep.tied else V * shape.features
     # The parameters, as often again as the optimizer has moments, and their average.
-    copies = 1 + {"adam": 2, "adagrad": 1, "sgd": 0}[deep.optimizer] + bool(deep.average)
+    copies = 1 + len(MOMENTS[deep.optimizer]) + bool(deep.average)
     numbers = float(copies * (rows * D + held + small))
     numbers += small + (rows * D if deep.tied else held)  # gradients of the layers and of C
     numbers += rows * (D if deep.clip else 0)  # of O

@@ -33,6 +33,9 @@ from nplm_mpi.replicas import find_difference
 # Updates between two steps of the moving average: it costs a pass over all weights.
 AVERAGED_EVERY = 8
 
+# What optimizers keep for each parameter.
+MOMENTS = {"adam": ("m", "v"), "adagrad": ("v",), "sgd": ()}
+
 
 @dataclass(frozen=True)
 class Learning:
@@ -102,7 +105,7 @@ class DeepModel:
         self.Q = math.nan
         self.examples = self.steps = self.averagings = 0
         training = learning is not None
-        names = {"adam": ("m", "v"), "adagrad": ("v",), "sgd": ()}[deep.optimizer] if training else ()
+        names = MOMENTS[deep.optimizer] if training else ()
         self.moments = {name: p.empty_like() for name in names}
         self.average = p.empty_like() if training and deep.average else None
         self.slots = np.array(p.shape.slots, np.int64)
