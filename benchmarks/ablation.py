@@ -28,7 +28,9 @@ VARIANTS: dict[str, list[str]] = {
     "no dropout of the features": ["--dropout-features", "0"],
     "no dropout of hidden units": ["--dropout-hidden", "0", "--dropout-outputs", "0"],
     # The preset's hidden units become as many as its features.
-    "output rows = C without projection": ["--no-tied-projection", "--hidden", "{features}"],
+    "output rows = C without projection": [
+        *("--no-tied-projection", "--hidden", "{features}", "--dropout-outputs", "0"),
+    ],
     "output features of their own": ["--no-tied", "--projection", "{features}"],
     "no distant words": ["--order", "{beyond_near}"],
     "32 words, each in its place": ["--order", "33", "--near", "0"],

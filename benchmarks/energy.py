@@ -34,7 +34,7 @@ from nplm_mpi.energy import kernels
 from nplm_mpi.energy.model import EnergyModel
 from nplm_mpi.fast_exp import tanh
 from nplm_mpi.kernels import options
-from nplm_mpi.microkernels import use_full_registers
+from nplm_mpi.simd import use_full_registers
 
 # Brown's vocabulary, and the sizes of MLP5.
 V, ORDER, FEATURES, HIDDEN, BATCH, EXAMPLES = 17_907, 5, 30, 50, 32, 800_000

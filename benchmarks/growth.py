@@ -29,7 +29,7 @@ from nplm_mpi.config import ModelConfig
 from nplm_mpi.costs import Layout, Link, Measured, communication_seconds, memory_per_rank, messages
 from nplm_mpi.distribution import new_model
 from nplm_mpi.measure import Profile, measure_network, seconds_per_update
-from nplm_mpi.microkernels import whole_vectors
+from nplm_mpi.simd import whole_vectors
 
 V, HIDDEN, K = 17_907, 100, 32
 VARIED: dict[str, tuple[int, ...]] = {

@@ -11,8 +11,8 @@ import numpy as np
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.energy.kernels import CONTEXTS
 from nplm_mpi.energy.model import CHUNK
-from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.partition import Partition
+from nplm_mpi.simd import whole_vectors
 
 # Of the interpreter with its libraries, and compiled kernels: what a rank holds before any parameter.
 PROCESS_BYTES = 220e6

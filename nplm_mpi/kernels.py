@@ -36,15 +36,11 @@ import math
 import numpy as np
 
 from nplm_mpi.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
-from nplm_mpi.fast_exp import exp, tanh
+from nplm_mpi.fast_exp import tanh
 from nplm_mpi.jit import njit
-from nplm_mpi.microkernels import (
-    add_product,
-    set_exp_product,
-    step_and_product,
-    use_full_registers,
-    weighted_sum,
-)
+from nplm_mpi.microkernels import add_product, set_exp_product
+from nplm_mpi.row_passes import step_and_product, step_exp_and_sum
+from nplm_mpi.simd import use_full_registers
 
 # Sums are added up in the order in which they stand: with more freedom the compiler
 # would choose an order by where the arrays happen to lie, and replicas would drift apart.
@@ -54,8 +50,6 @@ options_for_sums = {**options, "fastmath": {"contract", "reassoc", "nsz"}}
 
 # Rows of O and E that are worked on while they stay in the processor's cache.
 TILE_BYTES = 1 << 18
-# The same for K = 1, where the rows should even stay in the first cache.
-TILE_BYTES_OF_ONE = 29 << 10
 
 
 @njit(**options)
@@ -185,28 +179,8 @@ def output_units_of_one(O, D, E, step, z, Q, words, upwards, sums, N, R):
     The arrays are those of :func:`output_units` with K = 1; z and step are padded as
     the rows of O are, and a step of zeros means that nothing is pending.
     """
-    use_full_registers()
-    V, columns = O.shape
-    q = Q[0]
-    s = 0.0
-    total = np.zeros(columns, np.float64)
-    n = np.empty(columns, O.dtype)
-    u, v, y = step[0], z.reshape(-1), E.reshape(-1)
-    rows = max(8, TILE_BYTES_OF_ONE // (columns * O.itemsize) // 8 * 8)
-    tiles = -(-V // rows)
-    for tile in range(tiles):
-        start = rows * (tiles - 1 - tile if upwards else tile)
-        o, e = O[start : start + rows], y[start : start + rows]
-        step_and_product(o, e, u, v)
-        tile_sum = O.dtype.type(0)
-        for j in range(e.shape[0]):
-            e[j] = exp(e[j] - q)
-            tile_sum += e[j]
-        s += tile_sum
-        n[:] = 0
-        weighted_sum(o, e, n)
-        for i in range(columns):
-            total[i] += n[i]
+    total = np.zeros(O.shape[1], np.float64)
+    s = step_exp_and_sum(O, E.reshape(-1), step[0], z.reshape(-1), Q[0], upwards, total)
     N[:, 0] = total[:D]
     sums[0, 0] = s
     _targets(O, D, z, words, sums, R)

@@ -14,12 +14,12 @@ from nplm_mpi.costs import Layout, Measured, messages
 from nplm_mpi.energy.model import EnergyModel
 from nplm_mpi.energy.parameters import EnergyParameters
 from nplm_mpi.grid import Grid, GridModel
-from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.model import Model
 from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import Partition
 from nplm_mpi.rapid import RapidModel
 from nplm_mpi.shared_sums import SharedSums
+from nplm_mpi.simd import whole_vectors
 from nplm_mpi.trainable import AnyModel
 
 # A larger slice is measured in part: beyond the caches, time grows with the rows.

@@ -26,9 +26,9 @@ import numpy as np
 from nplm_mpi import kernels
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
-from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.parameters import Parameters, aligned_rows
 from nplm_mpi.replicas import find_difference
+from nplm_mpi.simd import whole_vectors
 
 # Denominators outside this range lose digits or overflow: take the true maximum for Q.
 RANGE_OF_S = {np.dtype(np.float32): (1e-25, 1e25), np.dtype(np.float64): (1e-200, 1e200)}

@@ -21,7 +21,7 @@ import numpy as np
 
 from nplm_mpi.jit import njit
 from nplm_mpi.kernels import options
-from nplm_mpi.microkernels import use_full_registers
+from nplm_mpi.simd import use_full_registers
 
 SGD, ADAGRAD, ADAM = 0, 1, 2
 KINDS = {"sgd": SGD, "adagrad": ADAGRAD, "adam": ADAM}

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from nplm_mpi.config import ModelConfig
-from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.partition import Partition
+from nplm_mpi.simd import whole_vectors
 from nplm_mpi.trainable import Tensor
 
 # Rows are drawn in blocks of this many, each from a random stream of its own, so

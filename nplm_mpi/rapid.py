@@ -16,10 +16,10 @@ from nplm_mpi import kernels
 from nplm_mpi.comm import Comm
 from nplm_mpi.jit import njit
 from nplm_mpi.kernels import options
-from nplm_mpi.microkernels import use_full_registers
 from nplm_mpi.model import SMALLEST_SCALE, Model
 from nplm_mpi.parameters import Parameters
 from nplm_mpi.shared_sums import SharedSums, sum_over_ranks
+from nplm_mpi.simd import use_full_registers
 
 # One call makes updates of so many examples.
 EXAMPLES_TOGETHER = 32

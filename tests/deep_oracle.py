@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tests.deep_numpy import kept
+from tests.deep_numpy import Network, kept
 
 
 def mask(seed: int, layer: int, example: int, units: int, rate: float) -> torch.Tensor:
@@ -16,22 +16,14 @@ def mask(seed: int, layer: int, example: int, units: int, rate: float) -> torch.
     return torch.tensor(kept(seed, layer, example, units, rate), dtype=torch.float64) / (1 - rate)
 
 
-@dataclass
-class Options:
-    """What the oracle has to know, in plain numbers."""
+@dataclass(frozen=True, kw_only=True)
+class Options(Network):
+    """What the network is, and how it learns."""
 
-    near: int
-    layers: int
-    activation: str
-    norm: bool
-    tied: bool
-    projected: bool
-    dropout: tuple[float, float, float]
     optimizer: str
     decay: float
     clip: float
     average: float
-    seed: int
 
 
 class Oracle:

@@ -9,6 +9,7 @@ from nplm_mpi.deep.config import DeepConfig, DeepShape
 from nplm_mpi.deep.model import DeepModel, Learning
 from nplm_mpi.deep.parameters import DeepParameters
 from nplm_mpi.partition import Partition
+from tests.deep_numpy import Network
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,14 @@ class Setting:
     def deep(self) -> DeepConfig:
         """The network's options."""
         return DeepConfig(**{"near": 3, "beta2": 0.99, **self.options})
+
+    @property
+    def network(self) -> Network:
+        """What the transcription in NumPy knows of the network."""
+        d = self.deep
+        projected = d.tied_projection if d.tied else d.projection > 0
+        dropout = (d.dropout_features, d.dropout_hidden, d.dropout_outputs)
+        return Network(d.near, d.layers, d.activation, d.norm, d.tied, projected, dropout, self.seed)
 
     @property
     def shape(self) -> DeepShape:

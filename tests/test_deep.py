@@ -40,7 +40,7 @@ NETWORKS = {
     "averaged": {"average": 0.95},
     "everything": EVERYTHING,
     "everything, not tied": {**EVERYTHING, "tied": False, "projection": 7},
-    "everything, no projection": {**EVERYTHING, "tied_projection": False},
+    "everything, no projection": {**EVERYTHING, "tied_projection": False, "dropout_outputs": 0.0},
     "32 words near": {"near": 0},
     "80 words": {"near": 5},
     "80 words, everything": {**EVERYTHING, "near": 5},
@@ -66,15 +66,8 @@ def judge(setting: Setting):
     from tests.deep_oracle import Options, Oracle
 
     d = setting.deep
-    rates = (d.dropout_features, d.dropout_hidden, d.dropout_outputs)
-    projected = d.tied_projection if d.tied else d.projection > 0
-    oracle = Oracle(
-        setting.start(),
-        Options(
-            d.near, d.layers, d.activation, d.norm, d.tied, projected, rates,
-            d.optimizer, setting.decay, d.clip, d.average, setting.seed,
-        ),
-    )  # fmt: skip
+    learning = {"optimizer": d.optimizer, "decay": setting.decay, "clip": d.clip, "average": d.average}
+    oracle = Oracle(setting.start(), Options(**vars(setting.network), **learning))
     log_p = [p for batch in setting.batches() for p in oracle.update(*batch, setting.rate)]
     return oracle, np.array(log_p)
 
@@ -221,6 +214,14 @@ def test_windows_double_in_length_and_end_with_the_context():
         ({"optimizer": "adm"}, "adam"),
         ({"tied": True, "projection": 3}, "--tied"),
         ({"tied_projection": False}, "--no-tied-projection: of tied features; give --tied"),
+        (
+            {"dropout_outputs": 0.1},
+            "--dropout-outputs 0.1: of a projection, which this network does not have",
+        ),
+        (
+            {"dropout_outputs": 0.1, "tied": True, "tied_projection": False},
+            "--dropout-outputs 0.1: of a proj",
+        ),
         ({"tied_projection": False, "projection": 3}, "--no-tied-projection: of tied features; give --tied"),
     ],
     ids=str,

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from nplm_mpi.comm import serial
-from tests.deep_numpy import Network
 from tests.deep_ranks import Setting, parameters, train
 
-DROPOUT = {"dropout_features": 0.2, "dropout_hidden": 0.3, "dropout_outputs": 0.1}
+HIDDEN_DROPOUT = {"dropout_features": 0.2, "dropout_hidden": 0.3}
+DROPOUT = {**HIDDEN_DROPOUT, "dropout_outputs": 0.1}
 SETTINGS = {
     "one layer": Setting(options={}),
     "all words near, relu, dropout": Setting(
-        order=33, features=2, options={"near": 0, "layers": 2, "activation": "relu", **DROPOUT}
+        order=33, features=2, options={"near": 0, "layers": 2, "activation": "relu", **HIDDEN_DROPOUT}
     ),
     "projection, three normalized layers, dropout": Setting(
         options={"projection": 7, "layers": 3, "norm": True, "activation": "gelu", **DROPOUT}
@@ -23,25 +23,11 @@ SETTINGS = {
         order=81, features=3, options={"tied": True, "near": 5, "layers": 2, "activation": "gelu", **DROPOUT}
     ),
     "tied without a projection, normalized layers, dropout": Setting(
-        hidden=4, options={"tied": True, "tied_projection": False, "layers": 2, "norm": True, **DROPOUT}
+        hidden=4,
+        options={"tied": True, "tied_projection": False, "layers": 2, "norm": True, **HIDDEN_DROPOUT},
     ),
 }
 RATE, H, ENTRIES = 0.1, 1e-5, 8
-
-
-def network(setting: Setting) -> Network:
-    """The transcription of a setting's network."""
-    d = setting.deep
-    return Network(
-        d.near,
-        d.layers,
-        d.activation,
-        d.norm,
-        d.tied,
-        d.tied_projection if d.tied else d.projection > 0,
-        (d.dropout_features, d.dropout_hidden, d.dropout_outputs),
-        setting.seed,
-    )
 
 
 def after(setting: Setting, updates: int):
@@ -54,7 +40,7 @@ def after(setting: Setting, updates: int):
 def test_a_step_of_plain_ascent_is_the_gradient_by_finite_differences(name):
     """The second of two steps, so that the examples' numbers, by which dropout goes, do not begin with 0."""
     setting, rng = SETTINGS[name], np.random.default_rng(1)
-    net, K = network(setting), setting.K
+    net, K = setting.network, setting.K
     contexts, words = setting.batches()[1]
     (before, _), (behind, trained) = after(setting, 1), after(setting, 2)
     assert before.keys() == setting.start().keys()

@@ -17,7 +17,7 @@ from nplm_mpi import comm as communication
 from nplm_mpi.config import TrainingConfig, parse_grid
 from nplm_mpi.errors import UserError
 from nplm_mpi.grid import Grid, distinct
-from nplm_mpi.microkernels import whole_vectors
+from nplm_mpi.simd import whole_vectors
 from tests.mpi import Finished, mpi_command, mpi_run
 from tests.oracle import Network
 from tests.ranks import Setting, build, gather, train, train_on_ranks, train_oracle

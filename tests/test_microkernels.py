@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from nplm_mpi import microkernels
+from nplm_mpi import microkernels, row_passes
 from nplm_mpi.fast_exp import exp, tanh
 from nplm_mpi.parameters import aligned_rows
 
@@ -32,12 +32,17 @@ def set_exp_product(A, B, Q, C, total):
 
 @njit
 def step_and_product(O, e, u, v):
-    microkernels.step_and_product(O, e, u, v)
+    row_passes.step_and_product(O, e, u, v)
 
 
 @njit
 def weighted_sum(O, e, n):
-    microkernels.weighted_sum(O, e, n)
+    row_passes.weighted_sum(O, e, n)
+
+
+@njit
+def step_exp_and_sum(O, e, u, v, q, upwards, total):
+    return row_passes.step_exp_and_sum(O, e, u, v, q, upwards, total)
 
 
 @njit
@@ -104,6 +109,22 @@ def test_rows_are_stepped_multiplied_and_summed_as_numpy_does(r, q, dtype, seed)
     n = np.zeros(O.shape[1], dtype)
     weighted_sum(O, e, n)
     assert_close(n, e.astype(float) @ stepped, dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 150), sizes, st.booleans(), precisions, st.integers(0, 99))
+def test_a_pass_for_one_example_equals_numpy(r, q, upwards, dtype, seed):
+    draw = np.random.default_rng(seed)
+    O, (u, v) = random(draw, r, q, dtype), random(draw, 2, q, dtype)
+    e, total = draw.uniform(-1, 1, r).astype(dtype), draw.uniform(-1, 1, O.shape[1])
+    stepped = O.astype(float) + np.outer(e, u.astype(float))
+    expected = np.exp(stepped @ v.astype(float) - 2)
+    sums, terms = total + expected @ stepped, 1 + expected @ np.abs(stepped)
+    s = step_exp_and_sum(O, e, u, v, np.dtype(dtype).type(2), upwards, total)
+    assert_close(O, stepped, dtype)
+    np.testing.assert_allclose(e, expected, rtol=20 * TOLERANCE[dtype])
+    np.testing.assert_allclose(s, expected.sum(), rtol=20 * TOLERANCE[dtype])
+    np.testing.assert_allclose((total - sums) / terms, 0, atol=20 * TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

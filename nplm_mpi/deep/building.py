@@ -7,8 +7,8 @@ from nplm_mpi.config import Config
 from nplm_mpi.deep.config import DeepShape
 from nplm_mpi.deep.model import MOMENTS, DeepModel, Learning
 from nplm_mpi.deep.parameters import DeepParameters
-from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.partition import Partition
+from nplm_mpi.simd import whole_vectors
 
 
 def shape_of(config: Config) -> DeepShape:

@@ -11,8 +11,9 @@ from nplm_mpi.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
 from nplm_mpi.fast_exp import tanh
 from nplm_mpi.jit import njit
 from nplm_mpi.kernels import _targets, options, rows_per_tile
-from nplm_mpi.microkernels import add_product, set_exp_product, set_product, use_full_registers
+from nplm_mpi.microkernels import add_product, set_exp_product, set_product
 from nplm_mpi.optimizers import take
+from nplm_mpi.simd import use_full_registers
 
 TANH, RELU, GELU = 0, 1, 2
 ACTIVATIONS = {"tanh": TANH, "relu": RELU, "gelu": GELU}

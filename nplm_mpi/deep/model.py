@@ -25,10 +25,10 @@ from nplm_mpi.deep import kernels as deep_kernels
 from nplm_mpi.deep.config import DeepConfig, DeepShape
 from nplm_mpi.deep.layers import Dropout, Layers
 from nplm_mpi.deep.parameters import DeepParameters
-from nplm_mpi.microkernels import whole_vectors
 from nplm_mpi.model import CHUNK, RANGE_OF_S
 from nplm_mpi.parameters import aligned_rows
 from nplm_mpi.replicas import find_difference
+from nplm_mpi.simd import whole_vectors
 
 # Updates between two steps of the moving average: it costs a pass over all weights.
 AVERAGED_EVERY = 8

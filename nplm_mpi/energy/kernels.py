@@ -44,7 +44,7 @@ from nplm_mpi.energy.tiles import (
 from nplm_mpi.fast_exp import exp
 from nplm_mpi.jit import njit
 from nplm_mpi.kernels import options, options_for_sums
-from nplm_mpi.microkernels import VECTOR_BYTES, use_full_registers
+from nplm_mpi.simd import VECTOR_BYTES, use_full_registers
 
 # Contexts whose coefficients stay in the first cache with a tile.
 CONTEXTS = 64

@@ -4,15 +4,14 @@ A tile is :data:`TILE_VECTORS` vectors of candidates in K contexts; what is comp
 letters, stand in :mod:`nplm_mpi.energy.kernels`.
 """
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from nplm_mpi.microkernels import VECTOR_BYTES, _call, _exp, _Vectors
+from nplm_mpi.simd import FEATURES, VECTOR_BYTES, Vectors, exp, widen
 
-_HAS_RCP14 = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+_HAS_RCP14 = bool(FEATURES.get("avx512f"))
 # Vectors of a tile: as many as leave registers for the sums of the backward pass.
 TILE_VECTORS = 4 if VECTOR_BYTES == 64 else 2
 
@@ -22,16 +21,8 @@ def tile_rows(itemsize: int) -> int:
     return TILE_VECTORS * VECTOR_BYTES // itemsize
 
 
-class _Tile(_Vectors):
+class _Tile(Vectors):
     """Emits r for vectors of candidates."""
-
-    def constant(self, value):
-        return ir.Constant(self.vector, [ir.Constant(self.real, value)] * self.vector.count)
-
-    def exponential(self, x):
-        if isinstance(self.real, ir.FloatType):
-            return _exp(self.builder, x, self.vector)
-        return _call(self.builder, "llvm.exp", self.vector, x)
 
     def r(self, u, w, sums):
         """1 / (1 + u w), or 1 / (1 + exp(u + w))."""
@@ -39,7 +30,7 @@ class _Tile(_Vectors):
         if not sums:
             return self.reciprocal(self.multiply_add(u, w, one))
         largest = self.constant(1e37 if isinstance(self.real, ir.FloatType) else 1e300)
-        product = self.exponential(self.builder.fadd(u, w))
+        product = exp(self.builder, self.builder.fadd(u, w), self.vector)
         too_large = self.builder.fcmp_ordered(">", product, largest)
         return self.reciprocal(self.builder.fadd(self.builder.select(too_large, largest, product), one))
 
@@ -65,7 +56,7 @@ def _forward_tile(sums):
     @intrinsic
     def emit(typingctx, like, K, h, w, w_row, v, v_row, u, u_row, half_bias, y, y_row):
         def codegen(context, builder, signature, args):
-            use_registers(builder)
+            widen(builder)
             _, K, h, w, w_row, v, v_row, u, u_row, half_bias, y, y_row = args
             tile = _Tile(builder, like)
             word = K.type
@@ -104,7 +95,7 @@ def _backward_tile(sums):
     @intrinsic
     def emit(typingctx, like, K, h, w, w_row, v, v_row, u, u_row, c, c_row, T, R, t_row, do, do_row):
         def codegen(context, builder, signature, args):
-            use_registers(builder)
+            widen(builder)
             _, K, h, w, w_row, v, v_row, u, u_row, c, c_row, T, R, t_row, do, do_row = args
             tile = _Tile(builder, like)
             word = K.type
@@ -156,12 +147,6 @@ def _backward_tile(sums):
         emit(like, K, h, w, w_row, v, v_row, u, u_row, c, c_row, T, R, t_row, do, do_row)
 
     return run
-
-
-def use_registers(builder):
-    """As :func:`nplm_mpi.microkernels.use_full_registers`, while code is generated."""
-    for attribute in ('"prefer-vector-width"="512"', '"min-legal-vector-width"="512"'):
-        set.add(builder.function.attributes, attribute)
 
 
 forward_products, forward_sums = _forward_tile(False), _forward_tile(True)
