@@ -1,9 +1,9 @@
 """Compiled code is ready before training starts, and is compiled once per machine.
 
 Many ranks that compile the same functions at once, into one cache on a shared folder,
-take many times as long as one and write over each other's index.  So rank 0 goes first,
-then one rank on each machine, which finds rank 0's code if it sees the same cache, then
-all others.
+take many times as long as one.  So rank 0 goes first with what learning needs, beside it a
+second rank of its machine with what evaluation needs; then one rank on each machine, which
+finds their code if it sees the same cache; then all others.
 """
 
 import time
@@ -16,6 +16,9 @@ from nplm_mpi.trainable import AnyModel
 
 # Enough for a tile and what is left over.
 WORDS = 64
+LEARNING, EVALUATION = "learning", "evaluation"
+# No logit is near this, so that a denominator seems to be 0.
+FAR = 1e4
 
 
 def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel]) -> float:
@@ -34,24 +37,34 @@ def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel]) -> float:
 
     Notes
     -----
-    Collective: three barriers.
+    Collective: three barriers, and a broadcast on each machine.
     """
     start = time.perf_counter()
     node = comm.split_by_node()
-    mine = 0 if comm.is_root else 1 if node.is_root else 2
+    helps = node.bcast(comm.is_root) and node.rank == 1
+    if comm.is_root:
+        parts = {0: {LEARNING}, 1: {EVALUATION}} if node.size > 1 else {0: {LEARNING, EVALUATION}}
+    elif helps:
+        parts = {0: {EVALUATION}, 2: {LEARNING}}
+    else:
+        parts = {1 if node.is_root else 2: {LEARNING, EVALUATION}}
     for turn in range(3):
-        if turn == mine:
-            exercise(build(serial()))
+        if turn in parts:
+            exercise(build(serial()), parts[turn])
         comm.patient_barrier()
     return time.perf_counter() - start
 
 
-def exercise(model: AnyModel) -> None:
-    """Call everything once."""
+def exercise(model: AnyModel, parts: set[str]) -> None:
+    """Call once whatever these parts need."""
     model.parameters.initialize(seed=1)
     N = 2 * max(model.examples_per_update, model.examples_per_update * model.updates_per_call)
     contexts = np.zeros((N, model.parameters.shape.order - 1), np.int32)
     words = np.zeros(N, np.int32)
-    model.updates(contexts, words, np.full(-(-N // model.examples_per_update), 1e-6))
-    model.flush()
-    model.log_prob(contexts[:1], words[:1])
+    if LEARNING in parts:
+        model.updates(contexts, words, np.full(-(-N // model.examples_per_update), 1e-6))
+        model.flush()
+    if EVALUATION in parts:
+        model.log_prob(contexts[:1], words[:1])
+        model.Q = FAR
+        model.log_prob(contexts[:1], words[:1])

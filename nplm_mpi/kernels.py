@@ -48,6 +48,9 @@ options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"c
 # For sums over arrays that nothing is written to meanwhile, where no such choice arises.
 options_for_sums = {**options, "fastmath": {"contract", "reassoc", "nsz"}}
 
+# Loops stand in place of assignments and arithmetic of whole arrays, for which numba compiles texts of
+# errors about their shapes: three seconds of a first start.
+
 # Rows of O and E that are worked on while they stay in the processor's cache.
 TILE_BYTES = 1 << 18
 
@@ -151,9 +154,11 @@ def output_units(O, D, E, step, z, Q, words, upwards, sums, N, R):
             add_product(e, False, step, o)
         tile_sum[:] = 0
         set_exp_product(o, z[:D], Q, e[:, :K], tile_sum)
-        s += tile_sum
+        for k in range(K):
+            s[k] += tile_sum[k]
         add_product(o, True, e[:, :K], N)
-    sums[0] = s
+    for k in range(K):
+        sums[0, k] = s[k]
     _targets(O, D, z, words, sums, R)
 
 
@@ -181,7 +186,8 @@ def output_units_of_one(O, D, E, step, z, Q, words, upwards, sums, N, R):
     """
     total = np.zeros(O.shape[1], np.float64)
     s = step_exp_and_sum(O, E.reshape(-1), step[0], z.reshape(-1), Q[0], upwards, total)
-    N[:, 0] = total[:D]
+    for i in range(D):
+        N[i, 0] = total[i]
     sums[0, 0] = s
     _targets(O, D, z, words, sums, R)
 
@@ -199,17 +205,21 @@ def apply_step_of_one(O, D, E, step):
 
 
 @njit(**options_for_sums)
+def largest_output_of_one(O, D, z, Q):
+    """:func:`largest_outputs` for K = 1."""
+    Q[0] = -np.inf
+    for j in range(O.shape[0]):
+        y = O.dtype.type(0)
+        for i in range(D):
+            y += O[j, i] * z[i, 0]
+        Q[0] = max(Q[0], y)
+
+
+@njit(**options_for_sums)
 def largest_outputs(O, D, z, Q):
     """The paper's Q: max_j y_j over the own units, -inf where there are none."""
     V, K = O.shape[0], z.shape[1]
     Q[:] = -np.inf
-    if K == 1:
-        for j in range(V):
-            y = O.dtype.type(0)
-            for i in range(D):
-                y += O[j, i] * z[i, 0]
-            Q[0] = max(Q[0], y)
-        return
     rows = rows_per_tile(O, K)
     y = np.empty((rows, K), O.dtype)
     for start in range(0, V, rows):
@@ -236,7 +246,8 @@ def output_scores(O, D, z, Q, words, sums):
         count = min(rows, V - start)
         tile_sum[:] = 0
         set_exp_product(O[start : start + count], z[:D], Q, e[:count, :K], tile_sum)
-        sums[0] += tile_sum
+        for k in range(K):
+            sums[0, k] += tile_sum[k]
     for k in range(words.shape[0]):
         w = words[k]
         if 0 <= w < V:
@@ -279,7 +290,9 @@ def output_gradient(sums, N, R, dz):
     """
     use_full_registers()
     D, K = N.shape
-    share = 1 / sums[0]
+    share = np.empty_like(sums[0])
+    for k in range(K):
+        share[k] = 1 / sums[0, k]
     for i in range(D):
         for k in range(K):
             dz[i, k] = R[i, k] - share[k] * N[i, k]

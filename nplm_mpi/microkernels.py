@@ -21,7 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from nplm_mpi.simd import NUMBERS, VECTOR_BYTES, call, exp_single, splat, widen
+from nplm_mpi.simd import LINE, NUMBERS, VECTOR_BYTES, call, exp_single, prefetch, splat, widen
 
 # How many rows go with 1, 2, 3, 4 vectors: as many accumulators as leave room for one row of
 # b and an element of a.
@@ -75,6 +75,9 @@ def _block(R: int, NV: int, kind: int):
                 for v in range(NV):
                     start = zero if kind != ADD else load(at(c, times(c_row, i), offsets[v]), vector, size)
                     builder.store(start, total[i][v])
+                    if kind == ADD and offsets[v].constant % LINE == 0:
+                        # While this block is worked on, the next one comes.
+                        prefetch(builder, at(c, times(c_row, R + i), offsets[v]), cache=2)
             with cgutils.for_range(builder, n) as loop:
                 k = loop.index
                 row = builder.mul(k, b_row)
@@ -111,7 +114,7 @@ def _blocks(NV: int, kind: int):
     R = ROWS[NV]
     large, four, single = _block(R, NV, kind), _block(4, NV, kind), _block(1, NV, kind)
 
-    @numba.njit(nogil=True)
+    @numba.njit(nogil=True, inline="always")
     def run(like, rows, n, a, a_row, a_column, b, b_row, c, c_row, q, s):
         i = 0
         while i < rows:
@@ -190,7 +193,6 @@ def set_product(A, B, C):
     add_product(A, False, B, C)
 
 
-@numba.njit(nogil=True)
 def _set_exp_product32(A, B, Q, C, total):
     _exp_product(
         A.dtype.type(0), C.shape[0], C.shape[1] * C.itemsize // VECTOR_BYTES, B.shape[0], _address(A),
@@ -199,7 +201,6 @@ def _set_exp_product32(A, B, Q, C, total):
     )  # fmt: skip
 
 
-@numba.njit(nogil=True, error_model="numpy")
 def _set_exp_product64(A, B, Q, C, total):
     set_product(A, B, C)
     for i in range(C.shape[0]):
@@ -222,6 +223,4 @@ def set_exp_product(A, B, Q, C, total):
 
 @overload(set_exp_product)
 def _overload_set_exp_product(A, B, Q, C, total):
-    if A.dtype == types.float32:
-        return lambda A, B, Q, C, total: _set_exp_product32(A, B, Q, C, total)
-    return lambda A, B, Q, C, total: _set_exp_product64(A, B, Q, C, total)
+    return _set_exp_product32 if A.dtype == types.float32 else _set_exp_product64

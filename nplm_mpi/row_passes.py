@@ -15,14 +15,13 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from nplm_mpi.fast_exp import exp
-from nplm_mpi.simd import NUMBERS, VECTOR_BYTES, Vectors, splat, sums, widen
+from nplm_mpi.simd import LINE, NUMBERS, VECTOR_BYTES, Vectors, splat, sums, widen
 from nplm_mpi.simd import exp as exp_of_vector
 
 # Rows of a group.
 GROUP = 8
 # How many groups ahead rows are called for.
 AHEAD = 2
-LINE = 64
 # Groups whose sums are added up in the precision of O, before they go to float64.
 CHUNK = 8
 
@@ -124,7 +123,7 @@ def _group(typingctx, q, vectors, o, o_row, e, u, v, before, e_before, n, s, ahe
             offset = builder.mul(loop.index, word(VECTOR_BYTES))
             for line in range(GROUP * VECTOR_BYTES // LINE):
                 place = builder.add(builder.mul(offset, word(GROUP)), word(line * LINE))
-                emitter.prefetch(builder.add(ahead, place))
+                emitter.prefetch(builder.add(ahead, place), cache=2)
             step, z = emitter.load(builder.add(u, offset)), emitter.load(builder.add(v, offset))
             sum_place = builder.add(n, offset)
             weighted = emitter.load(sum_place)

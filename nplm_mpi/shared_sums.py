@@ -104,23 +104,30 @@ def _sum_piece(numbers, slots, marks, place):
     # Two halves in turn: nobody overwrites what a slower rank still reads, since all have
     # met in between.
     own = slots[(mark >> 1) & 1]
-    own[rank, :count] = numbers
+    _copy(numbers, own[rank])
     _meet(marks, rank, mark + 1, looks)
     if ranks == 2 or ranks * count * numbers.itemsize <= ALL_BY_ALL:
         _add(own, np.intp(0), count, numbers)
     else:
         first, last = count * rank // ranks, count * (rank + 1) // ranks
         _add(own, first, last, numbers[first:last])
-        own[0, first:last] = numbers[first:last]
+        _copy(numbers[first:last], own[0, first:])
         _meet(marks, rank, mark + 2, looks)
-        numbers[:] = own[0, :count]
+        _copy(own[0, :count], numbers)
     place[1] = mark + 2
+
+
+@njit(nogil=True, cache=True)
+def _copy(source, target):
+    """Without the texts of errors that numba compiles for assignments of arrays."""
+    for i in range(source.shape[0]):
+        target[i] = source[i]
 
 
 @njit(nogil=True, cache=True)
 def _add(own, first, last, total):
     """total = own[0] + own[1] + ... from ``first`` to ``last``."""
-    total[:] = own[0, first:last]
+    _copy(own[0, first:last], total)
     for other in range(1, own.shape[0]):
         part = own[other]
         for i in range(first, last):

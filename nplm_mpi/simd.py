@@ -8,6 +8,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 FEATURES = llvmlite.binding.get_host_cpu_features()
+# Bytes of a cache line.
+LINE = 64
 VECTOR_BYTES = 64 if FEATURES.get("avx512f") else 32 if FEATURES.get("avx2") else 16
 # What can stand in a register: LLVM's name of it, and its bytes.
 NUMBERS = {types.float32: (ir.FloatType(), 4), types.float64: (ir.DoubleType(), 8)}
@@ -122,6 +124,18 @@ def sums(builder, vectors):
     return vectors[0]
 
 
+def prefetch(builder, pointer, cache):
+    """Call for the cache line at a pointer, if there is memory, into the first or second cache."""
+    number = ir.IntType(32)
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), number, number, number]),
+        "llvm.prefetch.p0",
+    )
+    reading, locality, data = number(0), number(4 - cache), number(1)
+    builder.call(function, [pointer, reading, locality, data])
+
+
 class Vectors:
     """Emits loads, stores and arithmetic of whole vectors at computed addresses."""
 
@@ -152,13 +166,6 @@ class Vectors:
     def multiply_add(self, a, b, c):
         return call(self.builder, "llvm.fma", self.vector, a, b, c)
 
-    def prefetch(self, address):
-        """Have the cache line at an address, of whatever memory, brought into the second cache."""
-        kind, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        function = cgutils.get_or_insert_function(
-            self.builder.module,
-            ir.FunctionType(ir.VoidType(), [kind, number, number, number]),
-            "llvm.prefetch.p0",
-        )
-        read, second_cache, data = number(0), number(2), number(1)
-        self.builder.call(function, [self._pointer(address, ir.IntType(8)), read, second_cache, data])
+    def prefetch(self, address, cache):
+        """See the function :func:`prefetch`."""
+        prefetch(self.builder, self._pointer(address, ir.IntType(8)), cache)

@@ -294,10 +294,21 @@ def describe(comm: Comm, config: Config, corpus: Corpus, compiling: float) -> li
         f"{about['types']:,} types, V = {V:,} (merged: {about['merged_rule']})",
         f"{kind} n={shape.order} m={shape.features} h={shape.hidden} {rest}: "
         f"{count_parameters(config, V):,} parameters, {config.training.dtype}",
-        f"{comm.size} ranks x {config.training.threads} thread{'s' * (config.training.threads > 1)} "
+        f"{counted(comm.size, 'rank')} x {counted(config.training.threads, 'thread')} "
         f"on {os.cpu_count()} cores (numba {numba.__version__}); K={config.training.batch}",
         f"compiled code ready after {compiling:.1f} s",
     ]
+
+
+def counted(number: int, what: str) -> str:
+    """As in "2 ranks"."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def kept_files(out: Path) -> list[str]:
+    """What a run leaves for its user; there is no best model before the first epoch's end."""
+    names = (checkpoint.BEST, checkpoint.LATEST, "metrics.jsonl", "config.yaml")
+    return [name for name in names if (out / name).exists()]
 
 
 def show(summary: dict[str, Any], as_json: bool) -> None:
@@ -324,7 +335,7 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
             if "lost_updates" in summary
             else []
         ),
-        ("files", f"{summary['out']}/best.h5, checkpoint.h5, metrics.jsonl, config.yaml"),
+        ("files", f"{summary['out']}: {', '.join(kept_files(Path(summary['out'])))}"),
     ]
     print_table("summary", rows)
 

@@ -234,6 +234,13 @@ def test_the_defaults_learn_the_built_in_corpus_showing_progress_and_a_summary(t
     assert 1 < entry["valid_perplexity"] < 400
 
 
+def test_the_summary_names_the_files_that_are_there(tmp_path):
+    finished = command("train", *TINY, "--max-examples", 0, "--out", "run", cwd=tmp_path)
+    assert finished.returncode == 0, tail(finished)
+    assert "run: checkpoint.h5, config.yaml" in finished.stdout
+    assert not (tmp_path / "run" / "best.h5").exists()
+
+
 @pytest.mark.parametrize(
     ("preset", "option", "value"), [("mlp9", "hidden", 100), ("mlp3", "direct", True), ("ap", "order", 6)]
 )
