@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from nplm_mpi.comm import Comm, serial
+from nplm_mpi.shared_sums import SharedSums
 from nplm_mpi.trainable import AnyModel
 
 # Enough for a tile and what is left over.
@@ -21,7 +22,7 @@ LEARNING, EVALUATION = "learning", "evaluation"
 FAR = 1e4
 
 
-def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel]) -> float:
+def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel], read: Callable[[], object]) -> float:
     """Compile, or load from the cache, whatever a training calls.
 
     Parameters
@@ -29,6 +30,8 @@ def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel]) -> float:
     comm : Comm
     build : callable
         Makes a model like the one to be trained, of :data:`WORDS` words, for one rank.
+    read : callable
+        Reads examples.
 
     Returns
     -------
@@ -51,6 +54,7 @@ def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel]) -> float:
     for turn in range(3):
         if turn in parts:
             exercise(build(serial()), parts[turn])
+            read()
         comm.patient_barrier()
     return time.perf_counter() - start
 
@@ -58,6 +62,8 @@ def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel]) -> float:
 def exercise(model: AnyModel, parts: set[str]) -> None:
     """Call once whatever these parts need."""
     model.parameters.initialize(seed=1)
+    for dtype in (np.float32, np.float64):
+        SharedSums.of_one().add_up(np.zeros(1, dtype))
     N = 2 * max(model.examples_per_update, model.examples_per_update * model.updates_per_call)
     contexts = np.zeros((N, model.parameters.shape.order - 1), np.int32)
     words = np.zeros(N, np.int32)

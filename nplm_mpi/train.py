@@ -23,8 +23,10 @@ from nplm_mpi.deep.building import model_bytes, new_deep_model, shape_of
 from nplm_mpi.display import Display, duration, number, print_table
 from nplm_mpi.distribution import new_model
 from nplm_mpi.errors import Stop, UserError
+from nplm_mpi.examples import Examples
 from nplm_mpi.grid import shape_of_grid
 from nplm_mpi.model_file import load_model
+from nplm_mpi.proposal import Proposal
 from nplm_mpi.run_folder import (
     FolderLock,
     Found,
@@ -95,7 +97,9 @@ def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -
         comm.on_root(make_folder, out)
         comm.on_root(lock.take, out)
     warn_of_memory(comm, config, len(corpus.vocabulary))
-    compiling = compile_kernels(comm, lambda alone: build(alone, config, WORDS))
+    compiling = compile_kernels(
+        comm, lambda alone: build(alone, config, WORDS), lambda: read_examples(config, corpus)
+    )
     model, state = (
         resume(comm, config, corpus, found.path) if found and found.path else start(comm, config, corpus)
     )
@@ -191,6 +195,15 @@ def build(comm: Comm, config: Config, V: int) -> AnyModel:
         settings.parallel if comm.size > 1 else "vocabulary",
         settings.threads,
     )
+
+
+def read_examples(config: Config, corpus: Corpus) -> None:
+    """Of an update, and what is to be drawn for them."""
+    examples = Examples(corpus.tokens, *corpus.parts["train"], config.model.order, corpus.vocabulary)
+    settings = config.training
+    contexts, words = next(examples.batches(settings.batch, shuffle_key=0 if settings.shuffle else None))
+    if settings.softmax == "sampled":
+        Proposal(words, len(corpus.vocabulary)).probabilities(contexts[:, 0])
 
 
 def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[AnyModel, State]:
