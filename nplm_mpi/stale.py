@@ -12,6 +12,8 @@ import zlib
 from pathlib import Path
 
 STAMP = "compiled-from"
+# What stands in a source of compiled functions.
+SIGNS = (b"njit", b"@intrinsic")
 
 
 def discard_stale_code(package: Path) -> bool:
@@ -25,7 +27,7 @@ def discard_stale_code(package: Path) -> bool:
     checksum, folders = 0, set()
     for path in sorted(package.rglob("*.py")):
         text = path.read_bytes()
-        if b"njit" in text:
+        if any(sign in text for sign in SIGNS):
             checksum = zlib.crc32(text, checksum)
             folders.add(path.parent / "__pycache__")
     stamp = package / "__pycache__" / STAMP

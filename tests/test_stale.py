@@ -1,13 +1,16 @@
 """Compiled code of changed sources is thrown away, and kept as long as they are the same."""
 
+import pytest
+
 from nplm_mpi.stale import discard_stale_code
 
 
-def test_code_goes_when_any_source_of_compiled_functions_changes(tmp_path):
+@pytest.mark.parametrize("kind", ["from numba import njit", "@intrinsic"])
+def test_code_goes_when_any_source_of_compiled_functions_changes(tmp_path, kind):
     (tmp_path / "part" / "__pycache__").mkdir(parents=True)
     caller, callee = tmp_path / "caller.py", tmp_path / "part" / "callee.py"
     caller.write_text("from numba import njit")
-    callee.write_text("from numba import njit  # old")
+    callee.write_text(f"{kind}  # old")
     (tmp_path / "other.py").write_text("nothing of this kind")
     assert discard_stale_code(tmp_path)
 
@@ -20,7 +23,7 @@ def test_code_goes_when_any_source_of_compiled_functions_changes(tmp_path):
     assert not discard_stale_code(tmp_path)
     assert all(path.exists() for path in code)
 
-    callee.write_text("from numba import njit  # new")
+    callee.write_text(f"{kind}  # new")
     assert discard_stale_code(tmp_path)
     assert not any(path.exists() for path in code)
     assert python.exists()
