@@ -156,9 +156,9 @@ class Vectors:
     def store(self, value, address):
         self.builder.store(value, self._pointer(address, value.type)).align = self.size
 
-    def load_everywhere(self, address, vector=None):
+    def load_everywhere(self, address):
         value = self.builder.load(self._pointer(address, self.real), typ=self.real)
-        return splat(self.builder, value, vector or self.vector)
+        return splat(self.builder, value, self.vector)
 
     def constant(self, value):
         return ir.Constant(self.vector, [ir.Constant(self.real, value)] * self.vector.count)
