@@ -108,3 +108,4 @@ def test_networks_with_and_without_direct_connections_stand_beside_each_other():
         "| text-decay | 1 | 9 |  | does not converge |  |  |  |  |  |",
         "| text-decay | 16 | 0.001 |  |  |  | 200.0 | 250.0 | 5 |  |",
     ]
+    assert settings.table(rows[1:2]).splitlines()[2:] == ["| text-decay | 1 | 0.001 | 200.0 | 270.0 | 5 |"]
