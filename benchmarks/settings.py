@@ -41,7 +41,6 @@ def row(shape: str, way: str, K: int, rate: str, arguments: argparse.Namespace) 
     place = Path(arguments.runs, name.replace(".", "_"))
     options = ["--corpus", arguments.corpus, "--preset", arguments.preset, *SHAPES[shape], *WAYS[way]]
     options += ["--batch", str(K), "--lr", rate, "--epochs", str(arguments.epochs), "--patience", "0"]
-    options.append("--no-evaluate")
     found = train([*options, *arguments.options.split()], place, launcher)
     curve = learning_curve(place / "metrics.jsonl") if found else []
     best = min(curve, key=lambda point: point["valid_perplexity"], default={})
