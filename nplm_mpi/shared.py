@@ -82,6 +82,9 @@ class SharedModel(Model):
         super().__init__(comm, p, batch, decay)
         # What one rank does by itself, with the parameters of all; decay waits for the meeting.
         self.alone = Model(serial(), p, batch)
+        # Every other rank goes the other way through O: in step, side by side, they would change the
+        # same rows at the same moment.
+        self.alone.upwards = comm.rank % 2 == 0
         self._E = self.alone._E
         self.writes_rows = comm.is_root
         self.examples_per_update = comm.size * batch * max(1, ROUND // batch)
