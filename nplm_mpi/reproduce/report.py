@@ -166,18 +166,25 @@ def draw(folder: Path, summary: dict[str, Any]) -> list[Path]:
             points = results[row.name]["details"]["curve"]
             valid = [point["valid_perplexity"] for point in points]
             axes.plot([point["epoch"] for point in points], valid, marker="o", label=row.name)
-        for row in ready:
-            if row.name in ("interpolated-3", "kneser-ney-5", "class-500-3"):
-                axes.axhline(results[row.name]["valid"], color="grey", linewidth=0.8)
-                axes.annotate(
-                    f"{row.label}, n = {row.order}",
-                    (1, results[row.name]["valid"]),
-                    (-4, 2),
-                    xycoords=axes.get_yaxis_transform(),
-                    textcoords="offset points",
-                    horizontalalignment="right",
-                    fontsize=8,
-                )
+        baselines = sorted(
+            (results[row.name]["valid"], f"{row.label}, n = {row.order}")
+            for row in ready
+            if row.name in ("interpolated-3", "kneser-ney-5", "class-500-3")
+        )
+        for i, (level, label) in enumerate(baselines):
+            axes.axhline(level, color="grey", linewidth=0.8)
+            # Of two that lie close together the lower one has its label below.
+            below = i + 1 < len(baselines) and baselines[i + 1][0] < 1.03 * level
+            axes.annotate(
+                label,
+                (1, level),
+                (-4, -2 if below else 2),
+                xycoords=axes.get_yaxis_transform(),
+                textcoords="offset points",
+                horizontalalignment="right",
+                verticalalignment="top" if below else "bottom",
+                fontsize=8,
+            )
         axes.set(
             xlabel="epoch", ylabel="validation perplexity", title=f"{title}: learning curves", yscale="log"
         )
