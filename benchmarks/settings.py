@@ -65,9 +65,14 @@ def pairs(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, dict[st
     return found
 
 
+def shapes_of(rows: list[dict[str, Any]]) -> list[str]:
+    """Which networks were trained."""
+    return [shape for shape in SHAPES if any(run["shape"] == shape for run in rows)]
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """For readers, in Markdown: a line for each setting, both shapes beside each other."""
-    trained = [shape for shape in SHAPES if any(run["shape"] == shape for run in rows)]
+    trained = shapes_of(rows)
     head = ["way", "K", "rate"]
     head += [f"{shape}: {what}" for shape in trained for what in ("train", "valid", "best epoch")]
     head += ["valid, no-direct / direct"] if len(trained) == 2 else []
@@ -96,7 +101,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     settings = pairs(rows)
     figure = Figure(figsize=(7, 0.4 * len(settings) + 1.2), layout="constrained")
     axes = figure.subplots()
-    for number, shape in enumerate(SHAPES):
+    for number, shape in enumerate(shapes_of(rows)):
         values = [shapes.get(shape, {}).get("valid_perplexity") or 0 for shapes in settings.values()]
         axes.barh([place + 0.4 * number - 0.2 for place in range(len(settings))], values, 0.4, label=shape)
     axes.set_yticks(range(len(settings)), [f"{way}, K = {K}, {rate}" for way, K, rate in settings])
