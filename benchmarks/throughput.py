@@ -298,7 +298,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axes.set_xticks(range(len(rows)), [shape_of(row) for row in rows], fontsize=8)
     axes.set_yscale("log")
     axes.set_ylabel("words per second, 2 cores")
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=len(CONTESTANTS))
     figure.savefig(path, dpi=130)
 
 
