@@ -92,7 +92,10 @@ def build_config(arguments: argparse.Namespace, default_preset: str, started: Co
     explicit = {name: _tuple(value) for name, value in given.items() if name in names}
     base = read_yaml(arguments.config) if arguments.config else started or Config()
     chosen = arguments.preset or ("" if arguments.config or started else default_preset)
-    return base.replace(**{**(preset(chosen) if chosen else {}), **explicit})
+    config = base.replace(**{**(preset(chosen) if chosen else {}), **explicit})
+    if not started:
+        config.deep.refuse_idle_options()
+    return config
 
 
 def _tuple(value: Any) -> Any:

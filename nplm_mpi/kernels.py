@@ -48,8 +48,8 @@ options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"c
 # For sums over arrays that nothing is written to meanwhile, where no such choice arises.
 options_for_sums = {**options, "fastmath": {"contract", "reassoc", "nsz"}}
 
-# Loops stand in place of assignments and arithmetic of whole arrays, for which numba compiles texts of
-# errors about their shapes: three seconds of a first start.
+# Loops stand in place of assignments of arrays to arrays and of arithmetic with them, for which numba
+# compiles texts of errors about their shapes: three seconds of a first start.
 
 # Rows of O and E that are worked on while they stay in the processor's cache.
 TILE_BYTES = 1 << 18
@@ -229,6 +229,11 @@ def largest_outputs(O, D, z, Q):
         for j in range(count):
             for k in range(K):
                 Q[k] = max(Q[k], y[j, k])
+
+
+def largest(z):
+    """:func:`largest_outputs` for as many examples as z has columns."""
+    return largest_outputs if z.shape[1] > 1 else largest_output_of_one
 
 
 @njit(**options_for_sums)

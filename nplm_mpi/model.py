@@ -287,8 +287,7 @@ class Model:
         self.row.allreduce_max(w.Q)
 
     def _largest_outputs(self, w: Workspace) -> None:
-        largest = kernels.largest_outputs if w.z.shape[1] > 1 else kernels.largest_output_of_one
-        largest(self.parameters.O, self.parameters.shape.columns, w.z, w.Q)
+        kernels.largest(w.z)(self.parameters.O, self.parameters.shape.columns, w.z, w.Q)
 
     def flush(self) -> None:
         """Let the pending change of b, U and W through; not collective.

@@ -107,7 +107,7 @@ class ReproducibleModel(Model):
         p = self.parameters
         Q, largest = np.empty_like(w.Q), np.full_like(w.Q, -np.inf)
         for _, rows in self._own_blocks():
-            kernels.largest_outputs(p.O[rows], p.shape.columns, w.z, Q)
+            kernels.largest(w.z)(p.O[rows], p.shape.columns, w.z, Q)
             np.maximum(largest, Q, out=largest)
         w.Q[:] = largest
 

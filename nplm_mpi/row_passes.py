@@ -2,9 +2,9 @@
 
 For one example an update does six flops per number of O, so what counts is how fast O comes and
 goes.  Rows are worked on in groups of :data:`GROUP`.  While a group is changed and multiplied with z,
-the one before it, whose exponentials are known by now and which is still in the first cache, is added
-up; and rows farther ahead are called for from the third cache or from memory.  So the arithmetic
-and both ways between the caches go on at the same time.
+the one before it, whose exponentials are known by now, is added up: rows of up to some 450 numbers
+are then still in the first cache.  And rows farther ahead are called for from the third cache or from
+memory.  So the arithmetic and both ways between the caches go on at the same time.
 """
 
 import numba
@@ -209,11 +209,12 @@ def step_exp_and_sum(O, e, u, v, q, upwards, total):
     n, s = np.zeros(columns, O.dtype), np.zeros(GROUP, O.dtype)
     step = -GROUP if upwards else GROUP
     i = (groups - 1) * GROUP if upwards else 0
+    o, coefficient = np.intp(O.ctypes.data), np.intp(e.ctypes.data)
     # None before the first: any rows, with zeros for coefficients.
-    before, e_before = O.ctypes.data, s.ctypes.data
+    before, e_before = o, np.intp(s.ctypes.data)
     whole = 0.0
     for group in range(groups):
-        here, e_here = O.ctypes.data + i * row, e.ctypes.data + i * e.itemsize
+        here, e_here = o + i * row, coefficient + i * e.itemsize
         _group(
             q, vectors, here, row, e_here, u.ctypes.data, v.ctypes.data, before, e_before,
             n.ctypes.data, s.ctypes.data, here + AHEAD * step * row,

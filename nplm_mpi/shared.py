@@ -82,9 +82,6 @@ class SharedModel(Model):
         super().__init__(comm, p, batch, decay)
         # What one rank does by itself, with the parameters of all; decay waits for the meeting.
         self.alone = Model(serial(), p, batch)
-        # Every other rank goes the other way through O: in step, side by side, they would change the
-        # same rows at the same moment.
-        self.alone.upwards = comm.rank % 2 == 0
         self._E = self.alone._E
         self.writes_rows = comm.is_root
         self.examples_per_update = comm.size * batch * max(1, ROUND // batch)
@@ -110,6 +107,9 @@ class SharedModel(Model):
         log_p = np.zeros(len(words) + 1)
         before = {"b": p.b.copy(), "d": p.d.copy()}
         changes = {name: np.zeros((2, len(array))) for name, array in before.items()}
+        # Every other rank goes the other way through O: in step, side by side, they would change the
+        # same rows at the same moment.
+        self.alone.upwards = self.comm.rank % 2 == 0
         self.comm.barrier()  # nobody may start before all have seen the same parameters
 
         for first in range(mine.start, mine.stop, self.batch):

@@ -108,8 +108,8 @@ class ThreadedModel(Model):
         self.row.allreduce_sum(sums)
 
     def _largest_outputs(self, w: Workspace) -> None:
-        p, parts = self.parameters, self._partials(w.Q)
-        self._on_threads(lambda i, rows: kernels.largest_outputs(p.O[rows], p.shape.columns, w.z, parts[i]))
+        p, parts, largest = self.parameters, self._partials(w.Q), kernels.largest(w.z)
+        self._on_threads(lambda i, rows: largest(p.O[rows], p.shape.columns, w.z, parts[i]))
         np.max(parts, axis=0, out=w.Q)
 
     def _apply_step(self, step: np.ndarray) -> None:

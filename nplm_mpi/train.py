@@ -40,6 +40,7 @@ from nplm_mpi.run_folder import (
 )
 from nplm_mpi.shared import SharedModel
 from nplm_mpi.signals import Signals
+from nplm_mpi.threads import check_threads
 from nplm_mpi.trainable import AnyModel
 from nplm_mpi.training import State, Training, final_evaluation, fingerprint, unigram_log_probs
 
@@ -89,6 +90,7 @@ def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -
             check_same_run(found.config, config, config.output.out)
         if config.training.grid:
             shape_of_grid(config.training.grid, comm.size)
+    check_threads(comm, config.training.threads)
     out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
     corpus = open_on_all(comm, config)
     with cli.same_on_all_ranks():

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from nplm_mpi.arguments import Parser, add_config_options, build_config
 from nplm_mpi.comm import serial
 from nplm_mpi.config import Config
 from nplm_mpi.deep import kernels as deep_kernels
@@ -214,14 +215,6 @@ def test_windows_double_in_length_and_end_with_the_context():
         ({"optimizer": "adm"}, "adam"),
         ({"tied": True, "projection": 3}, "--tied"),
         ({"tied_projection": False}, "--no-tied-projection: of tied features; give --tied"),
-        (
-            {"dropout_outputs": 0.1},
-            "--dropout-outputs 0.1: of a projection, which this network does not have",
-        ),
-        (
-            {"dropout_outputs": 0.1, "tied": True, "tied_projection": False},
-            "--dropout-outputs 0.1: of a proj",
-        ),
         ({"tied_projection": False, "projection": 3}, "--no-tied-projection: of tied features; give --tied"),
     ],
     ids=str,
@@ -229,6 +222,17 @@ def test_windows_double_in_length_and_end_with_the_context():
 def test_options_that_make_no_sense_are_refused(options, says):
     with pytest.raises(UserError, match=says):
         DeepConfig(**options)
+
+
+@pytest.mark.parametrize("more", [[], ["--tied", "--no-tied-projection", "--features", "5", "--hidden", "5"]])
+def test_dropout_of_a_projection_needs_one_unless_a_file_says_so(more):
+    parser = Parser("train", "", "")
+    add_config_options(parser)
+    arguments = parser.parse_args(["--model", "deep", "--dropout-outputs", "0.1", *more])
+    with pytest.raises(UserError, match=r"^--dropout-outputs 0.1: of a projection.*--dropout-outputs 0$"):
+        build_config(arguments, default_preset="small")
+    old = Config().replace(model="deep", dropout_outputs=0.1)
+    assert Config.from_dict(old.to_dict()) == old
 
 
 def test_without_a_projection_tied_features_need_as_many_hidden_units():

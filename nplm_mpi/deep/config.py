@@ -70,16 +70,19 @@ class DeepConfig:
             self.tied or self.tied_projection,
             "--no-tied-projection: of tied features; give --tied, or leave it away",
         )
-        require(
-            not self.dropout_outputs or self.projects,
-            f"--dropout-outputs {self.dropout_outputs}: of a projection, which this network does not have; "
-            "give --projection, or --dropout-outputs 0",
-        )
 
     @property
     def projects(self) -> bool:
         """Whether there are linear units between the hidden ones and the output."""
         return self.tied_projection if self.tied else self.projection > 0
+
+    def refuse_idle_options(self) -> None:
+        """Raise :class:`nplm_mpi.errors.UserError` if an option can do nothing; a file may have one."""
+        require(
+            not self.dropout_outputs or self.projects,
+            f"--dropout-outputs {self.dropout_outputs}: of a projection, which this network does not have; "
+            "give --projection, or --dropout-outputs 0",
+        )
 
     def refuse_options(self) -> None:
         """Raise :class:`nplm_mpi.errors.UserError` if any option is not what it is by default."""
