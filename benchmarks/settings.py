@@ -37,8 +37,9 @@ def row(shape: str, way: str, K: int, rate: str, arguments: argparse.Namespace) 
     """Train and evaluate one network."""
     launcher = arguments.launcher.split()
     # No dots: what is kept of a run ends in .json in place of its last one.
-    name = f"{shape}-{way}-K{K}-{rate}-epochs{arguments.epochs}"
-    place = Path(arguments.runs, name.replace(".", "_"))
+    about = [arguments.preset, Path(arguments.corpus).stem, shape, way, f"K{K}", rate]
+    name = "-".join([*about, f"epochs{arguments.epochs}", *arguments.options.split()])
+    place = Path(arguments.runs, name.replace(".", "_").replace("/", "_"))
     options = ["--corpus", arguments.corpus, "--preset", arguments.preset, *SHAPES[shape], *WAYS[way]]
     options += ["--batch", str(K), "--lr", rate, "--epochs", str(arguments.epochs), "--patience", "0"]
     found = train([*options, *arguments.options.split()], place, launcher)
