@@ -1,14 +1,16 @@
-"""What learning rate, examples per update and order of the text change, with direct connections and without.
+r"""What learning rate, examples per update and order of the text change, with direct connections and without.
 
     python -m benchmarks.settings --runs settings --launcher "mpirun -n 2" --out benchmarks/results
-    python -m benchmarks.settings --preset mlp9 --only no-direct --rates 0.001 0.01 --epochs 1 --runs settings
+    python -m benchmarks.settings --preset mlp9 --only no-direct --rates 0.01 --epochs 2 \
+        --ways text-decay shuffled-decay --launcher "mpirun -n 2" --runs settings --out benchmarks/results
 
-The paper's rate is far too low for the twenty epochs that it names, and its fifth conclusion (direct
-connections generalize worse) holds or not with the settings; here they change one by one.  A network
-with direct connections and one of the same n, m and h without are trained with every combination of
-rate, K, and way through the text: in its order or shuffled, with the paper's schedule or along a
-cosine.  Everything else is the preset's.  The table has the validation perplexity after the best
-epoch, and that epoch's running average on the training part; nothing in it is about the test part.
+With the paper's settings to the letter networks are not done learning after the epochs that it names,
+and its fifth conclusion (direct connections generalize worse) may depend on the settings; here they
+change one by one.  A network with direct connections and one of the same n, m and h without are
+trained with every combination of rate, K, and way through the text: in its order or shuffled, with
+the paper's schedule or along a cosine.  Everything else is the preset's.  The table has the
+validation perplexity after the best epoch, and that epoch's running average on the training part;
+nothing in it is about the test part.
 
 A run that exists in `--runs` is not made again: the script goes on where it stopped, and two with
 different `--only` can share a folder; a last one prints everything.

@@ -53,21 +53,21 @@ def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel], read: Callabl
         parts = {1 if node.is_root else 2: {LEARNING, EVALUATION}}
     for turn in range(3):
         if turn in parts:
-            exercise(build(serial()), parts[turn])
-            read()
+            exercise(build(serial()), read, parts[turn])
         comm.patient_barrier()
     return time.perf_counter() - start
 
 
-def exercise(model: AnyModel, parts: set[str]) -> None:
+def exercise(model: AnyModel, read: Callable[[], object], parts: set[str]) -> None:
     """Call once whatever these parts need."""
     model.parameters.initialize(seed=1)
-    for dtype in (np.float32, np.float64):
-        SharedSums.of_one().add_up(np.zeros(1, dtype))
     N = 2 * max(model.examples_per_update, model.examples_per_update * model.updates_per_call)
     contexts = np.zeros((N, model.parameters.shape.order - 1), np.int32)
     words = np.zeros(N, np.int32)
     if LEARNING in parts:
+        read()
+        for dtype in (np.float32, np.float64):
+            SharedSums.of_one().add_up(np.zeros(1, dtype))
         model.updates(contexts, words, np.full(-(-N // model.examples_per_update), 1e-6))
         model.flush()
     if EVALUATION in parts:

@@ -77,7 +77,7 @@ def _block(R: int, NV: int, kind: int):
                     builder.store(start, total[i][v])
                     if kind == ADD and offsets[v].constant % LINE == 0:
                         # While this block is worked on, the next one comes.
-                        prefetch(builder, at(c, times(c_row, R + i), offsets[v]), cache=2)
+                        prefetch(builder, at(c, times(c_row, R + i), offsets[v]))
             with cgutils.for_range(builder, n) as loop:
                 k = loop.index
                 row = builder.mul(k, b_row)

@@ -39,8 +39,7 @@ def _step_and_product(R: int):
             _, vectors, o, o_row, e, u, v = args
             emitter = Vectors(builder, like)
             word = vectors.type
-            rows = [builder.add(o, builder.mul(o_row, word(r))) for r in range(R)]
-            coefficients = [emitter.load_everywhere(builder.add(e, word(r * emitter.size))) for r in range(R)]
+            rows, coefficients = emitter.rows(o, o_row, R), emitter.load_each(e, R)
             totals = [cgutils.alloca_once_value(builder, ir.Constant(emitter.vector, None)) for _ in range(R)]
             with cgutils.for_range(builder, vectors) as loop:
                 offset = builder.mul(loop.index, word(VECTOR_BYTES))
@@ -55,11 +54,7 @@ def _step_and_product(R: int):
 
         return types.void(like, *([types.intp] * 6)), codegen
 
-    @numba.njit(nogil=True)
-    def run(like, vectors, o, o_row, e, u, v):
-        emit(like, vectors, o, o_row, e, u, v)
-
-    return run
+    return emit
 
 
 def _weighted_sum(R: int):
@@ -75,8 +70,7 @@ def _weighted_sum(R: int):
             _, vectors, o, o_row, e, n = args
             emitter = Vectors(builder, like)
             word = vectors.type
-            rows = [builder.add(o, builder.mul(o_row, word(r))) for r in range(R)]
-            coefficients = [emitter.load_everywhere(builder.add(e, word(r * emitter.size))) for r in range(R)]
+            rows, coefficients = emitter.rows(o, o_row, R), emitter.load_each(e, R)
             with cgutils.for_range(builder, vectors) as loop:
                 offset = builder.mul(loop.index, word(VECTOR_BYTES))
                 place = builder.add(n, offset)
@@ -88,11 +82,7 @@ def _weighted_sum(R: int):
 
         return types.void(like, *([types.intp] * 5)), codegen
 
-    @numba.njit(nogil=True)
-    def run(like, vectors, o, o_row, e, n):
-        emit(like, vectors, o, o_row, e, n)
-
-    return run
+    return emit
 
 
 @intrinsic
@@ -110,20 +100,16 @@ def _group(typingctx, q, vectors, o, o_row, e, u, v, before, e_before, n, s, ahe
         emitter = Vectors(builder, signature.args[0])
         word = vectors.type
 
-        def rows(base):
-            return [builder.add(base, builder.mul(o_row, word(r))) for r in range(GROUP)]
-
-        def coefficients(base):
-            return [emitter.load_everywhere(builder.add(base, word(r * emitter.size))) for r in range(GROUP)]
-
-        own = list(zip(rows(o), coefficients(e), strict=True))
-        others = list(zip(rows(before), coefficients(e_before), strict=True))
+        own = list(zip(emitter.rows(o, o_row, GROUP), emitter.load_each(e, GROUP), strict=True))
+        others = list(
+            zip(emitter.rows(before, o_row, GROUP), emitter.load_each(e_before, GROUP), strict=True)
+        )
         totals = [cgutils.alloca_once_value(builder, ir.Constant(emitter.vector, None)) for _ in range(GROUP)]
         with cgutils.for_range(builder, vectors) as loop:
             offset = builder.mul(loop.index, word(VECTOR_BYTES))
             for line in range(GROUP * VECTOR_BYTES // LINE):
                 place = builder.add(builder.mul(offset, word(GROUP)), word(line * LINE))
-                emitter.prefetch(builder.add(ahead, place), cache=2)
+                emitter.prefetch(builder.add(ahead, place))
             step, z = emitter.load(builder.add(u, offset)), emitter.load(builder.add(v, offset))
             sum_place = builder.add(n, offset)
             weighted = emitter.load(sum_place)

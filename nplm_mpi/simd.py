@@ -124,16 +124,16 @@ def sums(builder, vectors):
     return vectors[0]
 
 
-def prefetch(builder, pointer, cache):
-    """Call for the cache line at a pointer, if there is memory, into the first or second cache."""
+def prefetch(builder, pointer):
+    """Call for the cache line at a pointer, if there is memory, into the second cache."""
     number = ir.IntType(32)
     function = cgutils.get_or_insert_function(
         builder.module,
         ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), number, number, number]),
         "llvm.prefetch.p0",
     )
-    reading, locality, data = number(0), number(4 - cache), number(1)
-    builder.call(function, [pointer, reading, locality, data])
+    reading, second_cache, data = number(0), number(2), number(1)
+    builder.call(function, [pointer, reading, second_cache, data])
 
 
 class Vectors:
@@ -166,6 +166,14 @@ class Vectors:
     def multiply_add(self, a, b, c):
         return call(self.builder, "llvm.fma", self.vector, a, b, c)
 
-    def prefetch(self, address, cache):
+    def prefetch(self, address):
         """See the function :func:`prefetch`."""
-        prefetch(self.builder, self._pointer(address, ir.IntType(8)), cache)
+        prefetch(self.builder, self._pointer(address, ir.IntType(8)))
+
+    def rows(self, base, stride, count):
+        """The addresses of so many rows."""
+        return [self.builder.add(base, self.builder.mul(stride, base.type(r))) for r in range(count)]
+
+    def load_each(self, base, count):
+        """:meth:`load_everywhere` of so many numbers that stand one after the other."""
+        return [self.load_everywhere(self.builder.add(base, base.type(i * self.size))) for i in range(count)]
