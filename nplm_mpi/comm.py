@@ -22,7 +22,7 @@ from typing import Any, TextIO, TypeVar
 import numpy as np
 
 from nplm_mpi.errors import UserError
-from nplm_mpi.shared_sums import LOOKS, SharedSums, bytes_needed
+from nplm_mpi.shared_sums import SharedSums, bytes_needed
 
 Result = TypeVar("Result")
 
@@ -370,8 +370,8 @@ class Nodes:
         if self.node.rank == 0:
             memory[:] = 0
         self.node.Barrier()
-        looks = LOOKS if ranks <= len(os.sched_getaffinity(0)) else 0
-        return SharedSums.in_memory(memory, ranks, self.node.rank, looks)
+        crowded = ranks > len(os.sched_getaffinity(0))
+        return SharedSums.in_memory(memory, ranks, self.node.rank, crowded)
 
     def allreduce(self, array: np.ndarray, operation: Any) -> None:
         """As ``MPI.Allreduce`` in place, for MPI.SUM and MPI.MAX; bitwise the same on all ranks."""

@@ -8,6 +8,9 @@ all wait once more.
 
 A wait spins for a moment, then gives the core away between looks, and in the end sleeps
 between them: more ranks than cores, or other programs on them, make it slow and not stuck.
+Where every rank has a core, sleep comes late: whoever sleeps wakes too late by as much as
+an update takes, the others wait for that, and if this sent them to sleep in their turn,
+one delay would be passed to and fro for hundreds of updates.
 Where another rank has failed, the launcher ends this one: nobody waits here for ever in a
 job that is ending.
 
@@ -27,8 +30,12 @@ from nplm_mpi.jit import njit
 ALL_BY_ALL = 1 << 15
 # Looks before the core is given away: about 20 microseconds.
 LOOKS = 5000
-# Looks after which to sleep between them, and for how many microseconds.
-PATIENCE, NAP = 2000, 50
+# Further ones, the core given away in between, before sleeping between them: about ten
+# milliseconds with nobody else on the core, longer than the usual delays of a rank; and with
+# more ranks than cores, when each may take a while.
+PATIENCE, CROWDED_PATIENCE = 200_000, 2000
+# Microseconds of a sleep.
+NAP = 50
 # A number of 8 bytes per cache line.
 LINE = 8
 
@@ -60,7 +67,7 @@ def _look(typingctx, address):
 
 
 @njit(nogil=True, cache=True)
-def _meet(marks, rank, mark, looks):
+def _meet(marks, rank, mark, looks, patience):
     """Publish this rank's mark and wait until all have published as much."""
     _publish(marks[rank].ctypes.data, mark)
     for other in range(marks.shape[0]):
@@ -68,7 +75,7 @@ def _meet(marks, rank, mark, looks):
         looked = 0
         while _look(place) < mark:
             looked += 1
-            if looked > looks + PATIENCE:
+            if looked > looks + patience:
                 _sleep(np.uint32(NAP))
             elif looked > looks:
                 _yield()
@@ -86,9 +93,9 @@ def sum_over_ranks(numbers, slots, marks, place):
     slots : (2, ranks, room) array in shared memory
         More numbers than there is room go piece by piece.
     marks : (ranks, LINE) int64 array in shared memory, zero at first
-    place : (3,) int64 array
+    place : (4,) int64 array
         This rank's number, its last mark (0 at first; the function counts on), and how
-        often to look before giving the core away.
+        often to look before giving the core away, and then before sleeping.
     """
     ranks, room = slots.shape[1], slots.shape[2]
     if ranks == 1:
@@ -100,19 +107,19 @@ def sum_over_ranks(numbers, slots, marks, place):
 @njit(nogil=True, cache=True)
 def _sum_piece(numbers, slots, marks, place):
     count, ranks = numbers.shape[0], slots.shape[1]
-    rank, mark, looks = place
+    rank, mark, looks, patience = place
     # Two halves in turn: nobody overwrites what a slower rank still reads, since all have
     # met in between.
     own = slots[(mark >> 1) & 1]
     _copy(numbers, own[rank])
-    _meet(marks, rank, mark + 1, looks)
+    _meet(marks, rank, mark + 1, looks, patience)
     if ranks == 2 or ranks * count * numbers.itemsize <= ALL_BY_ALL:
         _add(own, np.intp(0), count, numbers)
     else:
         first, last = count * rank // ranks, count * (rank + 1) // ranks
         _add(own, first, last, numbers[first:last])
         _copy(numbers[first:last], own[0, first:])
-        _meet(marks, rank, mark + 2, looks)
+        _meet(marks, rank, mark + 2, looks, patience)
         _copy(own[0, :count], numbers)
     place[1] = mark + 2
 
@@ -150,20 +157,21 @@ class SharedSums:
     place: np.ndarray
 
     @classmethod
-    def in_memory(cls, memory: np.ndarray, ranks: int, rank: int, looks: int) -> "SharedSums":
-        """In ``memory``: bytes, aligned to 64 and zero at first."""
+    def in_memory(cls, memory: np.ndarray, ranks: int, rank: int, crowded: bool) -> "SharedSums":
+        """In ``memory``: bytes, aligned to 64 and zero at first; ``crowded`` with more ranks than cores."""
+        waiting = (0, CROWDED_PATIENCE) if crowded else (LOOKS, PATIENCE)
         marks, rest = memory[: 8 * LINE * ranks], memory[8 * LINE * ranks :]
         room = len(rest) // (16 * ranks) * 16 * ranks
         slots = {
             dtype: rest[:room].view(dtype).reshape(2, ranks, -1)
             for dtype in map(np.dtype, ("float32", "float64"))
         }
-        return cls(slots, marks.view(np.int64).reshape(ranks, LINE), np.array([rank, 0, looks]))
+        return cls(slots, marks.view(np.int64).reshape(ranks, LINE), np.array([rank, 0, *waiting]))
 
     @classmethod
     def of_one(cls) -> "SharedSums":
         """For a rank by itself, whose sums are what they are."""
-        return cls.in_memory(np.zeros(8 * LINE + 16, np.uint8), 1, 0, 0)
+        return cls.in_memory(np.zeros(8 * LINE + 16, np.uint8), 1, 0, crowded=False)
 
     def add_up(self, array: np.ndarray) -> bool:
         """Replace a contiguous ``array`` by its sum over the ranks; False for kinds of numbers not known."""

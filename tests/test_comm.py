@@ -1,6 +1,7 @@
 """Communication: what every rank sees, what is counted, and that no rank waits for a dead one."""
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -63,6 +64,27 @@ def test_a_sum_can_be_started_and_finished_later_and_both_are_counted(ranks):
         for array, counted in mpi_run(ranks, sums_that_overlap_with_work, shared):
             np.testing.assert_array_equal(array, np.full(6, total))
             assert counted == ({} if ranks == 1 else {"allreduce_sum": (2, 96)})
+
+
+def naps(delay: float, times: int) -> int:
+    """How often this rank sleeps in sums to which the last rank comes late by ``delay`` seconds."""
+    comm, array = communication.world(), np.ones(100, np.float32)
+    comm.allreduce_sum(array)
+    comm.barrier()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    for _ in range(times):
+        begin = time.perf_counter()
+        while comm.rank == comm.size - 1 and time.perf_counter() - begin < delay:
+            pass
+        comm.allreduce_sum(array)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_ranks_sleep_through_long_waits_and_not_through_short_ones():
+    # Who oversleeps comes late: after a short delay the ranks would go on oversleeping in turns.
+    assert max(mpi_run(2, naps, 1e-3, 50)) < 10
+    assert max(mpi_run(2, naps, 2.0, 1)) > 100
 
 
 def outcomes_of_rank_0() -> tuple[Any, str, bool]:

@@ -121,7 +121,7 @@ def test_without_room_in_shared_memory_mpi_adds_up():
 @given(st.integers(1, 9), st.integers(64, 5000))
 def test_slots_lie_in_the_memory_one_after_the_other(ranks, room):
     memory = np.zeros(64 * ranks + room * ranks * 2, np.uint8)
-    sums = SharedSums.in_memory(memory, ranks, 0, 0)
+    sums = SharedSums.in_memory(memory, ranks, 0, crowded=True)
     single, double = (sums.slots[np.dtype(name)] for name in ("float32", "float64"))
     assert single.shape[:2] == double.shape[:2] == (2, ranks)
     assert single.nbytes == double.nbytes <= room * ranks * 2
