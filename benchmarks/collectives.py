@@ -33,7 +33,7 @@ def measure(comm: Comm, shape: ModelConfig, K: int, collectives: str, span: floa
     """One schedule for about ``span`` seconds. Collective."""
     model = new_model(comm, shape, V, "float32", K, 1e-4, collectives)
     model.parameters.initialize(seed=1)
-    together = max(1, 32 // K)
+    together = model.updates_per_call
     draw = np.random.default_rng(1)
     contexts = draw.integers(V, size=(16, together * K, shape.order - 1), dtype=np.int32)
     words = draw.integers(V, size=(16, together * K), dtype=np.int32)

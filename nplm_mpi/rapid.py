@@ -21,8 +21,12 @@ from nplm_mpi.parameters import Parameters
 from nplm_mpi.shared_sums import SharedSums, sum_over_ranks
 from nplm_mpi.simd import use_full_registers
 
-# One call makes updates of so many examples.
-EXAMPLES_TOGETHER = 32
+# A call of K = 1 takes 50 us beside its updates, and other times on other ranks, for which all
+# wait.  So it makes updates of that many examples; with more ranks than cores of fewer, since
+# signals, logs and checkpoints wait for the end of a call; and if V is large, no more than take
+# about a tenth of a second.
+EXAMPLES_TOGETHER, CROWDED_TOGETHER = 256, 32
+MULTIPLICATIONS_TOGETHER = 2e9
 
 _MONOTONIC = time.CLOCK_MONOTONIC
 _clock = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
@@ -124,7 +128,9 @@ class RapidModel(Model):
     ) -> None:
         super().__init__(comm, parameters, batch, decay, "one")
         self._shared = sums
-        self.updates_per_call = max(1, EXAMPLES_TOGETHER // batch)
+        each = 3.0 * -(-parameters.V // comm.size) * parameters.shape.columns
+        together = CROWDED_TOGETHER if sums.crowded else EXAMPLES_TOGETHER
+        self.updates_per_call = max(1, min(together, int(MULTIPLICATIONS_TOGETHER / each)) // batch)
 
     def updates(self, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray) -> np.ndarray:
         """As :meth:`Model.updates`, to the bit."""

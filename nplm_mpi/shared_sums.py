@@ -150,11 +150,14 @@ class SharedSums:
     slots : dict of dtype to array
         For float32 and float64, the same memory.
     marks, place : array
+    crowded : bool
+        Whether the ranks are more than the cores.
     """
 
     slots: dict[np.dtype, np.ndarray]
     marks: np.ndarray
     place: np.ndarray
+    crowded: bool
 
     @classmethod
     def in_memory(cls, memory: np.ndarray, ranks: int, rank: int, crowded: bool) -> "SharedSums":
@@ -166,7 +169,7 @@ class SharedSums:
             dtype: rest[:room].view(dtype).reshape(2, ranks, -1)
             for dtype in map(np.dtype, ("float32", "float64"))
         }
-        return cls(slots, marks.view(np.int64).reshape(ranks, LINE), np.array([rank, 0, *waiting]))
+        return cls(slots, marks.view(np.int64).reshape(ranks, LINE), np.array([rank, 0, *waiting]), crowded)
 
     @classmethod
     def of_one(cls) -> "SharedSums":
