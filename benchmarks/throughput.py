@@ -1,11 +1,12 @@
-"""Words per second of whole training steps: this project on 2 ranks against PyTorch and NumPy on 2 threads.
+"""Words per second of whole training steps: this project on 2 ranks against its peers on 2 threads.
 
-    python -m benchmarks.throughput [--out benchmarks/results]
+    python -m benchmarks.throughput [--nplm BINARY ...] [--out benchmarks/results]
 
 Each step looks up features, computes hidden layer and softmax, all gradients and all
 updates, by plain ascent without decay, on the same random examples.  PyTorch runs
 eagerly and compiled (torch.compile), both with its fused SGD; eager PyTorch and NumPy take
-one thread where that is faster than two.  All contestants are started and warm before
+one thread where that is faster than two.  The NPLM toolkit takes part with ``--nplm``, see
+:mod:`benchmarks.nplm_toolkit`; it has no direct connections.  All contestants are started and warm before
 the rounds; in each round they take turns, while the others sleep.  The table gives medians
 over the rounds, and the ratio of this project to each peer, round by round, as median
 (smallest to largest).
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks.nplm_toolkit import Toolkit
 from benchmarks.reports import circumstances, launcher, write_report
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
@@ -43,6 +45,7 @@ WORK = [
     (1, 50, 60, True),
 ]
 CONTESTANTS = ("nplm-mpi", "torch", "torch.compile", "numpy")
+NPLM = "NPLM toolkit"
 RATE = np.float32(1e-3)
 
 
@@ -236,12 +239,19 @@ class Contestant:
         self.process.wait(30)
 
 
-def compete(work: tuple[int, int, int, bool], rounds: int, seconds: float) -> dict[str, Any]:
-    """All contestants on one kind of work."""
-    rates: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
+def compete(
+    work: tuple[int, int, int, bool], rounds: int, seconds: float, toolkits: list[str]
+) -> dict[str, Any]:
+    """All contestants on one kind of work; ``toolkits``: binaries of the NPLM toolkit."""
+    K, h, m, direct = work
     threads = {}
     with tempfile.TemporaryDirectory() as folder:
-        entered = {name: Contestant(name, work, seconds, Path(folder, name)) for name in CONTESTANTS}
+        entered: dict[str, Contestant | Toolkit] = {
+            name: Contestant(name, work, seconds, Path(folder, name)) for name in CONTESTANTS
+        }
+        if toolkits and not direct:
+            entered[NPLM] = Toolkit(toolkits, V, ORDER, K, h, m, seconds, Path(folder, "nplm"))
+        rates: dict[str, list[float]] = {name: [] for name in entered}
         for _ in range(rounds):
             for name, contestant in entered.items():
                 result = contestant.run()
@@ -249,7 +259,6 @@ def compete(work: tuple[int, int, int, bool], rounds: int, seconds: float) -> di
                 threads[name] = result["threads"]
         for contestant in entered.values():
             contestant.end()
-    K, h, m, direct = work
     return {"K": K, "h": h, "m": m, "direct": direct, "words_per_second": rates, "threads": threads}
 
 
@@ -264,22 +273,31 @@ def shape_of(row: dict[str, Any]) -> str:
     return f"K={row['K']}, h={row['h']}, m={row['m']}{', direct' if row['direct'] else ''}"
 
 
+def names_in(rows: list[dict[str, Any]]) -> list[str]:
+    """The contestants that took part in any work."""
+    return [name for name in (*CONTESTANTS, NPLM) if any(name in row["words_per_second"] for row in rows)]
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Medians, and ratios with their spread."""
+    names = names_in(rows)
     lines = [
-        "| work | " + " | ".join(f"{name}, words/s" for name in CONTESTANTS) + " | "
-        + " | ".join(f"ratio to {name}" for name in CONTESTANTS[1:]) + " |"
+        "| work | " + " | ".join(f"{name}, words/s" for name in names) + " | "
+        + " | ".join(f"ratio to {name}" for name in names[1:]) + " |"
     ]  # fmt: skip
-    lines.append("|" + "---|" * (2 * len(CONTESTANTS)))
+    lines.append("|" + "---|" * (2 * len(names)))
     for row in rows:
-        cells = [shape_of(row)]
-        for name in CONTESTANTS:
+        speeds, compared = [], []
+        for name in names:
+            if name not in row["words_per_second"]:
+                speeds.append("")
+                compared.append("")
+                continue
             one = " (1 thread)" if name != "nplm-mpi" and row["threads"][name] == 1 else ""
-            cells.append(f"{statistics.median(row['words_per_second'][name]):,.0f}{one}")
-        for name in CONTESTANTS[1:]:
+            speeds.append(f"{statistics.median(row['words_per_second'][name]):,.0f}{one}")
             found = ratios(row, name)
-            cells.append(f"{statistics.median(found):.1f} ({found[0]:.1f} to {found[-1]:.1f})")
-        lines.append("| " + " | ".join(cells) + " |")
+            compared.append(f"{statistics.median(found):.1f} ({found[0]:.1f} to {found[-1]:.1f})")
+        lines.append(f"| {' | '.join([shape_of(row), *speeds, *compared[1:]])} |")
     return "\n".join(lines)
 
 
@@ -289,16 +307,18 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
-    width = 0.8 / len(CONTESTANTS)
-    for i, name in enumerate(CONTESTANTS):
-        heights = [statistics.median(row["words_per_second"][name]) for row in rows]
-        places = np.arange(len(rows)) + (i - (len(CONTESTANTS) - 1) / 2) * width
+    names = names_in(rows)
+    width = 0.85 / len(names)
+    for i, name in enumerate(names):
+        mine = [k for k, row in enumerate(rows) if name in row["words_per_second"]]
+        heights = [statistics.median(rows[k]["words_per_second"][name]) for k in mine]
+        places = np.array(mine) + (i - (len(names) - 1) / 2) * width
         bars = axes.bar(places, heights, 0.95 * width, label=name)
         axes.bar_label(bars, fmt="{:,.0f}", fontsize=6.5)
     axes.set_xticks(range(len(rows)), [shape_of(row) for row in rows], fontsize=8)
     axes.set_yscale("log")
     axes.set_ylabel("words per second, 2 cores")
-    figure.legend(loc="outside upper center", ncols=len(CONTESTANTS))
+    figure.legend(loc="outside upper center", ncols=len(names))
     figure.savefig(path, dpi=130)
 
 
@@ -309,6 +329,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--nplm", nargs="+", default=[], metavar="BINARY", help="the toolkit's trainer")
     parser.add_argument("--json", action="store_true", help="print the measurements only")
     parser.add_argument("--out", help="folder for throughput.json, .md and .png")
     parser.add_argument("--take-part", help=argparse.SUPPRESS)
@@ -322,7 +343,7 @@ def main() -> None:
     head["load before"] = f"{os.getloadavg()[0]:.1f}"
     rows = []
     for work in WORK:
-        rows.append(compete(work, arguments.rounds, arguments.seconds))
+        rows.append(compete(work, arguments.rounds, arguments.seconds, arguments.nplm))
         print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
     if arguments.out:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from benchmarks import scoring, settings
+from benchmarks import scoring, settings, throughput
+from benchmarks.nplm_toolkit import Toolkit
 from benchmarks.scaling import add_efficiency, rank_counts, table
 from benchmarks.shared import table as shared_table
 from benchmarks.slow_network import table as network_table
@@ -109,3 +110,51 @@ def test_networks_with_and_without_direct_connections_stand_beside_each_other():
         "| text-decay | 16 | 0.001 |  |  |  | 200.0 | 250.0 | 5 |  |",
     ]
     assert settings.table(rows[1:2]).splitlines()[2:] == ["| text-decay | 1 | 0.001 | 200.0 | 270.0 | 5 |"]
+
+
+def test_a_peer_that_cannot_do_a_kind_of_work_has_no_figures_there():
+    row = {"K": 1, "h": 2, "m": 3, "threads": {"torch": 2, "torch.compile": 2, "numpy": 1}}
+    speeds = {
+        "nplm-mpi": [30.0, 33.0],
+        "torch": [10.0, 11.0],
+        "torch.compile": [15.0, 11.0],
+        "numpy": [3.0, 3.0],
+    }
+    rows = [
+        {**row, "direct": True, "words_per_second": speeds},
+        {**row, "direct": False, "words_per_second": {**speeds, throughput.NPLM: [20.0, 33.0]}},
+    ]
+    rows[1]["threads"] = {**row["threads"], throughput.NPLM: 1}
+    direct, plain = throughput.table(rows).splitlines()[2:]
+    assert direct.split(" | ")[4:6] == ["3 (1 thread)", ""] and direct.endswith(" |  |")
+    assert plain.split(" | ")[5] == "26 (1 thread)" and plain.endswith(" | 1.2 (1.0 to 1.5) |")
+
+
+TRAINER = """#!{python}
+import os, sys, time
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+lines = open(options["--train_file"]).read().splitlines()
+assert all(len(line.split()) == 3 and max(map(int, line.split())) < 40 for line in lines)
+assert options["--num_threads"] == os.environ["OPENBLAS_NUM_THREADS"]
+time.sleep(0.5)  # reading does not count
+print("Current learning rate: 0.1", file=sys.stderr, flush=True)
+time.sleep({seconds} / int(options["--num_threads"]))
+print("Training minibatches: 1...done.", file=sys.stderr, flush=True)
+sys.exit({code})
+"""
+
+
+def trainer(path, seconds, code=0):
+    path.write_text(TRAINER.format(python=sys.executable, seconds=seconds, code=code))
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_fastest_of_the_toolkits_binaries_takes_part(tmp_path):
+    slow, fast = trainer(tmp_path / "slow", 1.2), trainer(tmp_path / "fast", 0.2)
+    toolkit = Toolkit([slow, fast], 40, 3, 16, 2, 2, 0.1, tmp_path / "ngrams")
+    assert toolkit.best[0] == fast
+    assert toolkit.count / 0.5 < toolkit.run()["words_per_second"] <= toolkit.count / 0.1
+    failing = trainer(tmp_path / "failing", 0.0, code=3)
+    with pytest.raises(SystemExit, match="failing: exit code 3"):
+        Toolkit([failing], 40, 3, 16, 2, 2, 0.1, tmp_path / "more")
