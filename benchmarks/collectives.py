@@ -35,8 +35,9 @@ def measure(comm: Comm, shape: ModelConfig, K: int, collectives: str, span: floa
     model.parameters.initialize(seed=1)
     together = model.updates_per_call
     draw = np.random.default_rng(1)
-    contexts = draw.integers(V, size=(16, together * K, shape.order - 1), dtype=np.int32)
-    words = draw.integers(V, size=(16, together * K), dtype=np.int32)
+    turns = max(16, 512 // (together * K))
+    contexts = draw.integers(V, size=(turns, together * K, shape.order - 1), dtype=np.int32)
+    words = draw.integers(V, size=(turns, together * K), dtype=np.int32)
     rates = np.full(together, 1e-4)
     for i in range(3):
         model.updates(contexts[i], words[i], rates)
@@ -46,7 +47,7 @@ def measure(comm: Comm, shape: ModelConfig, K: int, collectives: str, span: floa
         comm.barrier()
         start = time.perf_counter()
         for i in range(calls):
-            model.updates(contexts[i % 16], words[i % 16], rates)
+            model.updates(contexts[i % turns], words[i % turns], rates)
         spent = np.array([time.perf_counter() - start])
         traffic = list(comm.traffic.values())
         talked = sum(t.seconds for t in traffic)

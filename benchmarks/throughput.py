@@ -15,6 +15,7 @@ over the rounds, and the ratio of this project to each peer, round by round, as 
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -245,20 +246,22 @@ def compete(
     """All contestants on one kind of work; ``toolkits``: binaries of the NPLM toolkit."""
     K, h, m, direct = work
     threads = {}
+    entered: dict[str, Contestant | Toolkit] = {}
     with tempfile.TemporaryDirectory() as folder:
-        entered: dict[str, Contestant | Toolkit] = {
-            name: Contestant(name, work, seconds, Path(folder, name)) for name in CONTESTANTS
-        }
-        if toolkits and not direct:
-            entered[NPLM] = Toolkit(toolkits, V, ORDER, K, h, m, seconds, Path(folder, "nplm"))
-        rates: dict[str, list[float]] = {name: [] for name in entered}
-        for _ in range(rounds):
-            for name, contestant in entered.items():
-                result = contestant.run()
-                rates[name].append(result["words_per_second"])
-                threads[name] = result["threads"]
-        for contestant in entered.values():
-            contestant.end()
+        try:
+            for name in CONTESTANTS:
+                entered[name] = Contestant(name, work, seconds, Path(folder, name))
+            if toolkits and not direct:
+                entered[NPLM] = Toolkit(toolkits, V, ORDER, K, h, m, seconds, Path(folder, "nplm"))
+            rates: dict[str, list[float]] = {name: [] for name in entered}
+            for _ in range(rounds):
+                for name, contestant in entered.items():
+                    result = contestant.run()
+                    rates[name].append(result["words_per_second"])
+                    threads[name] = result["threads"]
+        finally:
+            for contestant in entered.values():
+                contestant.end()
     return {"K": K, "h": h, "m": m, "direct": direct, "words_per_second": rates, "threads": threads}
 
 
@@ -338,6 +341,9 @@ def main() -> None:
         name, work, seconds, folder = json.loads(arguments.take_part)
         take_part(name, tuple(work), seconds, Path(folder))
         return
+    for binary in arguments.nplm:
+        if not shutil.which(binary):
+            parser.error(f"--nplm {binary}: no program of that name")
     head = circumstances("benchmarks.throughput")
     head["versions"] += "".join(f", {package} {version(package)}" for package in ("torch", "mpi4py"))
     head["load before"] = f"{os.getloadavg()[0]:.1f}"

@@ -370,7 +370,9 @@ class Nodes:
         if self.node.rank == 0:
             memory[:] = 0
         self.node.Barrier()
-        crowded = ranks > len(os.sched_getaffinity(0))
+        # The same on all ranks, also where each is bound to some of the cores.
+        cores = set().union(*self.node.allgather(os.sched_getaffinity(0)))
+        crowded = ranks > len(cores)
         return SharedSums.in_memory(memory, ranks, self.node.rank, crowded)
 
     def allreduce(self, array: np.ndarray, operation: Any) -> None:

@@ -7,12 +7,11 @@ third of the arithmetic of an example.  To understand the algorithm read ``model
 """
 
 import math
-import time
 
 import numpy as np
-from numba import types
 
 from nplm_mpi import kernels
+from nplm_mpi.clock import seconds
 from nplm_mpi.comm import Comm
 from nplm_mpi.jit import njit
 from nplm_mpi.kernels import options
@@ -24,19 +23,9 @@ from nplm_mpi.simd import use_full_registers
 # A call of K = 1 takes 50 us beside its updates, and other times on other ranks, for which all
 # wait.  So it makes updates of that many examples; with more ranks than cores of fewer, since
 # signals, logs and checkpoints wait for the end of a call; and if V is large, no more than take
-# about a tenth of a second.
-EXAMPLES_TOGETHER, CROWDED_TOGETHER = 256, 32
+# about a tenth of a second, or half of one from memory.
+EXAMPLES_TOGETHER, CROWDED_TOGETHER = 128, 32
 MULTIPLICATIONS_TOGETHER = 2e9
-
-_MONOTONIC = time.CLOCK_MONOTONIC
-_clock = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
-
-
-@njit(nogil=True, cache=True)
-def seconds(room):
-    """What ``time.perf_counter`` says, within a constant; ``room``: two int64."""
-    _clock(_MONOTONIC, room.ctypes.data)
-    return room[0] + 1e-9 * room[1]
 
 
 @njit(**options)

@@ -24,16 +24,16 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from nplm_mpi.clock import seconds
 from nplm_mpi.jit import njit
 
 # Ranks times bytes up to which every rank adds up everything.
 ALL_BY_ALL = 1 << 15
 # Looks before the core is given away: about 20 microseconds.
 LOOKS = 5000
-# Further ones, the core given away in between, before sleeping between them: about ten
-# milliseconds with nobody else on the core, longer than the usual delays of a rank; and with
-# more ranks than cores, when each may take a while.
-PATIENCE, CROWDED_PATIENCE = 200_000, 2000
+# Microseconds during which the core is given away between looks, before sleeping between
+# them: longer than the usual delays of a rank; and with more ranks than cores.
+PATIENCE, CROWDED_PATIENCE = 10_000, 1000
 # Microseconds of a sleep.
 NAP = 50
 # A number of 8 bytes per cache line.
@@ -75,10 +75,19 @@ def _meet(marks, rank, mark, looks, patience):
         looked = 0
         while _look(place) < mark:
             looked += 1
-            if looked > looks + patience:
-                _sleep(np.uint32(NAP))
-            elif looked > looks:
-                _yield()
+            if looked == looks:
+                _wait_long(place, mark, patience)
+
+
+@njit(nogil=True, cache=True)
+def _wait_long(place, mark, patience):
+    """Wait for a mark, giving the core away between looks for so many microseconds, then sleeping."""
+    room = np.empty(2, np.int64)
+    end = seconds(room) + 1e-6 * patience
+    while _look(place) < mark and seconds(room) < end:
+        _yield()
+    while _look(place) < mark:
+        _sleep(np.uint32(NAP))
 
 
 @njit(nogil=True, cache=True)
@@ -95,7 +104,8 @@ def sum_over_ranks(numbers, slots, marks, place):
     marks : (ranks, LINE) int64 array in shared memory, zero at first
     place : (4,) int64 array
         This rank's number, its last mark (0 at first; the function counts on), and how
-        often to look before giving the core away, and then before sleeping.
+        often to look before giving the core away, and for how many microseconds to do
+        that before sleeping.
     """
     ranks, room = slots.shape[1], slots.shape[2]
     if ranks == 1:
@@ -162,7 +172,7 @@ class SharedSums:
     @classmethod
     def in_memory(cls, memory: np.ndarray, ranks: int, rank: int, crowded: bool) -> "SharedSums":
         """In ``memory``: bytes, aligned to 64 and zero at first; ``crowded`` with more ranks than cores."""
-        waiting = (0, CROWDED_PATIENCE) if crowded else (LOOKS, PATIENCE)
+        waiting = (1, CROWDED_PATIENCE) if crowded else (LOOKS, PATIENCE)
         marks, rest = memory[: 8 * LINE * ranks], memory[8 * LINE * ranks :]
         room = len(rest) // (16 * ranks) * 16 * ranks
         slots = {

@@ -152,7 +152,11 @@ class Training:
         self.started = time.perf_counter() - state.seconds
         output = config.output
         self.pulse = Pulse(
-            self.comm, output.checkpoint_every, output.log_every, signals, model.updates_per_call
+            self.comm,
+            output.checkpoint_every,
+            output.log_every,
+            signals,
+            1 if self.sampled else model.updates_per_call,
         )
         self.pulse.begin(state.updates, state.examples)
 
@@ -383,7 +387,7 @@ class Pulse:
 
     BEAT = 0.25
     # Updates can become a thousand times slower at any moment, on a machine that others use, too:
-    # nobody may count on the next ones being as fast as the last.
+    # nobody may count on the next ones being as fast as the last.  Calls of more updates are longer.
     LONGEST_STRIDE = 64
 
     def __init__(
@@ -396,7 +400,8 @@ class Pulse:
         self.stride = self.last_updates = self.seen = 0
         self.updates_per_call = updates_per_call
         if self.save_unit == "updates":  # calls end where checkpoints are due, while epochs are multiples
-            self.updates_per_call = math.gcd(updates_per_call, int(self.save_every))
+            every = int(self.save_every)
+            self.updates_per_call = next(u for u in range(updates_per_call, 0, -1) if every % u == 0)
         self.last_log = self.last_save = self.last_beat = time.perf_counter()
         self.mark(0)
 

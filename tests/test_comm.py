@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 from nplm_mpi import comm as communication
+from nplm_mpi.config import ModelConfig
+from nplm_mpi.distribution import new_model
 from nplm_mpi.errors import UserError
+from nplm_mpi.rapid import EXAMPLES_TOGETHER
 from tests.mpi import LAUNCHERS, ROOT, default_launcher, mpi_command, mpi_run
 
 RANKS = pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -83,8 +86,23 @@ def naps(delay: float, times: int) -> int:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_ranks_sleep_through_long_waits_and_not_through_short_ones():
     # Who oversleeps comes late: after a short delay the ranks would go on oversleeping in turns.
-    assert max(mpi_run(2, naps, 1e-3, 50)) < 10
-    assert max(mpi_run(2, naps, 2.0, 1)) > 100
+    assert max(mpi_run(2, naps, 2e-3, 50)) < 50
+    assert max(mpi_run(2, naps, 2.0, 1)) > 1000
+
+
+def together_when_bound_to_unequal_cores() -> tuple[bool, int]:
+    comm = communication.world()
+    if comm.is_root:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    model = new_model(comm, ModelConfig(order=3, features=2, hidden=2), 10, "float32", 1)
+    sums = comm.shared_sums()
+    assert sums is not None
+    return sums.crowded, model.updates_per_call
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_ranks_bound_to_different_cores_make_equally_many_updates_at_a_time():
+    assert mpi_run(2, together_when_bound_to_unequal_cores) == [(False, EXAMPLES_TOGETHER)] * 2
 
 
 def outcomes_of_rank_0() -> tuple[Any, str, bool]:
