@@ -129,6 +129,16 @@ def test_where_a_schedule_fixes_the_epochs_direct_connections_can_only_be_refute
     assert holds(results)[4] is False
 
 
+def test_epochs_of_networks_that_still_learn_say_nothing():
+    results = papers_results()
+    for name, epochs in (("mlp1", 10), ("mlp5", 10), ("mlp9", 20)):
+        results[f"{name}-paper"]["details"] |= {"best_epoch": epochs, "training": {"epochs": epochs}}
+    assert holds(results)[4] is None
+    assert "still learning" in judge_table1(results, "paper")[4].figures
+    results["mlp5-paper"]["details"]["best_epoch"] = 9
+    assert holds(results)[4] is True
+
+
 def test_a_verdict_stays_open_while_a_row_is_missing():
     results = papers_results()
     del results["mlp5-paper"]
