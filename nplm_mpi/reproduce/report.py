@@ -162,10 +162,20 @@ def draw(folder: Path, summary: dict[str, Any]) -> list[Path]:
     if curves:
         figure = Figure(figsize=(8, 5), layout="constrained")
         axes = figure.add_subplot()
+        # A color for each network, a mark for each way to train it.
+        presets = list(dict.fromkeys(row.preset for row in curves))
+        ways = list(dict.fromkeys(row.settings for row in curves))
         for row in curves:
             points = results[row.name]["details"]["curve"]
             valid = [point["valid_perplexity"] for point in points]
-            axes.plot([point["epoch"] for point in points], valid, marker="o", label=row.name)
+            axes.plot(
+                [point["epoch"] for point in points],
+                valid,
+                color=f"C{presets.index(row.preset)}",
+                marker="os^D"[ways.index(row.settings) % 4],
+                markersize=4,
+                label=row.name,
+            )
         baselines = sorted(
             (results[row.name]["valid"], f"{row.label}, n = {row.order}")
             for row in ready
@@ -204,6 +214,7 @@ def draw(folder: Path, summary: dict[str, Any]) -> list[Path]:
         if compare:
             axes.barh(places + 0.2, paper, height, label="paper")
         axes.set_yticks(places, [f"{row.label} ({row.name})" for row in main], fontsize=8)
+        axes.margins(y=0.01)
         axes.invert_yaxis()
         axes.set(xlabel="test perplexity", title=title)
         axes.legend()
