@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +25,7 @@ def circumstances(module: str, ranks: int = 1) -> dict[str, Any]:
     """The command, date, machine and versions of this run of ``python -m MODULE`` on so many ranks."""
     launcher = [f"mpirun -n {ranks}"] if ranks > 1 else []
     return {
-        "command": " ".join([*launcher, "python -m", module, *sys.argv[1:]]),
+        "command": " ".join([*launcher, "python -m", module, shlex.join(sys.argv[1:])]).rstrip(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "versions": f"Python {platform.python_version()}, NumPy {np.__version__}, numba {numba.__version__}",
