@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi import kernels
+from nplm_mpi.aligned import aligned_rows, aligned_zeros
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
-from nplm_mpi.parameters import Parameters, aligned_rows
+from nplm_mpi.parameters import Parameters
 from nplm_mpi.replicas import find_difference
 from nplm_mpi.simd import whole_vectors
 
@@ -64,7 +65,7 @@ class Workspace:
         D = shape.columns
 
         def matrix(rows: int) -> np.ndarray:
-            return aligned_rows(rows, columns, dtype) if padded else np.zeros((rows, columns), dtype)
+            return aligned_zeros((rows, columns), dtype)
 
         # What one Allreduce carries lies side by side: sums | N | R.
         payload = matrix(2 + 2 * D)
@@ -76,7 +77,7 @@ class Workspace:
             do=matrix(shape.hidden),
             dx=matrix(shape.inputs),
             step=aligned_rows(K, D, dtype),
-            Q=np.zeros(columns, dtype),
+            Q=aligned_zeros(columns, dtype),
             log_p=np.zeros(K),
             payload=payload,
             sums=payload[:2],
@@ -150,7 +151,7 @@ class Model:
         self.Q = float("nan")
         self.upwards = True
         rows, dtype = parameters.stop - parameters.start, parameters.dtype
-        self._E = aligned_rows(rows, batch, dtype) if batch > 1 else np.zeros((rows, 1), dtype)
+        self._E = aligned_rows(rows, batch, dtype) if batch > 1 else aligned_zeros((rows, 1), dtype)
         self._pending: np.ndarray | None = None  # the step that O has yet to take
         self._nothing = aligned_rows(1, parameters.shape.columns, parameters.dtype)
         self._workspaces: dict[int, Workspace] = {}

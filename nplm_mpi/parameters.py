@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from nplm_mpi.aligned import aligned_rows, aligned_zeros
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.partition import Partition
-from nplm_mpi.simd import whole_vectors
 from nplm_mpi.trainable import Tensor
 
 # Rows are drawn in blocks of this many, each from a random stream of its own, so
@@ -49,9 +49,9 @@ class Parameters:
         self.shape, self.V, self.partition, self.rank = shape, V, partition, rank
         self.dtype = np.dtype(dtype)
         self.start, self.stop = partition.start(rank), partition.stop(rank)
-        self.C = np.zeros((V, shape.features), self.dtype)
-        self.H = np.zeros((shape.hidden, shape.inputs), self.dtype)
-        self.d = np.zeros(shape.hidden, self.dtype)
+        self.C = aligned_zeros((V, shape.features), self.dtype)
+        self.H = aligned_zeros((shape.hidden, shape.inputs), self.dtype)
+        self.d = aligned_zeros(shape.hidden, self.dtype)
         self.O = aligned_rows(self.stop - self.start, shape.columns, self.dtype)
         self.scale = 1.0
 
@@ -113,19 +113,6 @@ class Parameters:
         self.H *= factor
         self.O[:, 1:] *= factor
         self.scale = 1.0
-
-
-def aligned_width(columns: int, dtype: np.dtype) -> int:
-    """``columns`` rounded up to whole vector registers."""
-    return whole_vectors(columns, dtype.itemsize)
-
-
-def aligned_rows(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:
-    """Zeros (rows, columns rounded up to whole vector registers), aligned to cache lines."""
-    width = aligned_width(columns, dtype)
-    buffer = np.zeros(rows * width + 64 // dtype.itemsize, dtype)
-    offset = -buffer.ctypes.data % 64 // dtype.itemsize
-    return buffer[offset : offset + rows * width].reshape(rows, width)
 
 
 def random_rows(

@@ -192,7 +192,7 @@ def step_exp_and_sum(O, e, u, v, q, upwards, total):
     """
     row, columns = O.strides[0], O.shape[1]
     vectors, groups = columns * O.itemsize // VECTOR_BYTES, O.shape[0] // GROUP
-    n, s = np.zeros(columns, O.dtype), np.zeros(GROUP, O.dtype)
+    n, s = _aligned_zeros(columns, O), np.zeros(GROUP, O.dtype)
     step = -GROUP if upwards else GROUP
     i = (groups - 1) * GROUP if upwards else 0
     o, coefficient = np.intp(O.ctypes.data), np.intp(e.ctypes.data)
@@ -220,6 +220,13 @@ def step_exp_and_sum(O, e, u, v, q, upwards, total):
     weighted_sum(O[rest:], e[rest:], n)
     _moved(s, n, total)
     return whole
+
+
+@numba.njit(nogil=True)
+def _aligned_zeros(count, like):
+    """Zeros of the type of ``like`` from the beginning of a cache line on."""
+    memory = np.zeros(count + LINE // like.itemsize, like.dtype)
+    return memory[-np.intp(memory.ctypes.data) % LINE // like.itemsize :][:count]
 
 
 @numba.njit(nogil=True)

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi import kernels
+from nplm_mpi.aligned import aligned_rows
 from nplm_mpi.energy import kernels as energy_kernels
 from nplm_mpi.energy.model import EnergyModel
 from nplm_mpi.energy.tiles import tile_rows
 from nplm_mpi.model import Model
-from nplm_mpi.parameters import aligned_rows
 from nplm_mpi.proposal import Proposal
 from nplm_mpi.trainable import AnyModel
 

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nplm_mpi.aligned import aligned_width
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.errors import UserError
 from nplm_mpi.model import Model
-from nplm_mpi.parameters import Parameters, aligned_width
+from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import Partition
 
 # Examples of each rank between two meetings.

@@ -36,8 +36,9 @@ LOOKS = 5000
 PATIENCE, CROWDED_PATIENCE = 10_000, 1000
 # Microseconds of a sleep.
 NAP = 50
-# A number of 8 bytes per cache line.
-LINE = 8
+# Numbers of 8 bytes from one rank's mark to the next one's: processors call for neighbors of a
+# cache line, too, and who looks at a mark should not slow down who writes the other.
+LINE = 32
 
 _yield = types.ExternalFunction("sched_yield", types.int32())
 _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numba import njit
 
 from nplm_mpi import microkernels, row_passes
+from nplm_mpi.aligned import aligned_rows
 from nplm_mpi.fast_exp import exp, tanh
-from nplm_mpi.parameters import aligned_rows
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 sizes = st.integers(1, 70)

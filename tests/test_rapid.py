@@ -12,7 +12,7 @@ from nplm_mpi import rapid
 from nplm_mpi.comm import Comm
 from nplm_mpi.model import Model
 from nplm_mpi.rapid import RapidModel
-from nplm_mpi.shared_sums import SharedSums
+from nplm_mpi.shared_sums import LINE, SharedSums
 from tests.mpi import mpi_run
 from tests.ranks import Setting, Trained, build, read
 
@@ -120,13 +120,13 @@ def test_without_room_in_shared_memory_mpi_adds_up():
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 9), st.integers(64, 5000))
 def test_slots_lie_in_the_memory_one_after_the_other(ranks, room):
-    memory = np.zeros(64 * ranks + room * ranks * 2, np.uint8)
+    memory = np.zeros(8 * LINE * ranks + room * ranks * 2, np.uint8)
     sums = SharedSums.in_memory(memory, ranks, 0, crowded=True)
     single, double = (sums.slots[np.dtype(name)] for name in ("float32", "float64"))
     assert single.shape[:2] == double.shape[:2] == (2, ranks)
     assert single.nbytes == double.nbytes <= room * ranks * 2
     single[:] = 1
-    assert not sums.marks.any() and sums.marks.shape == (ranks, 8)
+    assert not sums.marks.any() and sums.marks.shape == (ranks, LINE)
 
 
 def test_the_clock_of_compiled_code_runs_as_pythons_does():

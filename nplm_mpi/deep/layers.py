@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nplm_mpi.aligned import aligned_rows
 from nplm_mpi.deep import kernels
 from nplm_mpi.deep.config import DeepShape
-from nplm_mpi.parameters import aligned_rows
 
 
 @dataclass

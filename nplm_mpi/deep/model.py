@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi import kernels, optimizers
+from nplm_mpi.aligned import aligned_rows
 from nplm_mpi.comm import Comm
 from nplm_mpi.deep import kernels as deep_kernels
 from nplm_mpi.deep.config import DeepConfig, DeepShape
 from nplm_mpi.deep.layers import Dropout, Layers
 from nplm_mpi.deep.parameters import DeepParameters
 from nplm_mpi.model import CHUNK, RANGE_OF_S
-from nplm_mpi.parameters import aligned_rows
 from nplm_mpi.replicas import find_difference
 from nplm_mpi.simd import whole_vectors
 

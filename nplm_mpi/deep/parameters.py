@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from nplm_mpi.aligned import aligned_rows
 from nplm_mpi.deep.config import DeepShape
-from nplm_mpi.parameters import NEVER, aligned_rows, random_rows
+from nplm_mpi.parameters import NEVER, random_rows
 from nplm_mpi.partition import Partition
 from nplm_mpi.trainable import Tensor
 

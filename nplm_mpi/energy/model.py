@@ -27,13 +27,13 @@ from typing import Any
 
 import numpy as np
 
+from nplm_mpi.aligned import aligned_rows
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.energy import kernels
 from nplm_mpi.energy.parameters import EnergyParameters
 from nplm_mpi.kernels import in_range
 from nplm_mpi.model import RANGE_OF_S
-from nplm_mpi.parameters import aligned_rows
 from nplm_mpi.replicas import find_difference
 from nplm_mpi.simd import VECTOR_BYTES
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from nplm_mpi.aligned import aligned_rows
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.energy.tiles import tile_rows
-from nplm_mpi.parameters import NEVER, aligned_rows, random_rows
+from nplm_mpi.parameters import NEVER, random_rows
 from nplm_mpi.partition import Partition
 from nplm_mpi.trainable import Tensor
 
