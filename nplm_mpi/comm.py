@@ -15,7 +15,7 @@ import termios
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO, TypeVar
 
@@ -114,13 +114,9 @@ class Comm:
             pass
         elif nodes.count > 1 and array.nbytes <= FEW_BYTES:
             nodes.allreduce(array, operation)
-        elif array.nbytes <= PIECE:
-            self.mpi.Allreduce(MPI.IN_PLACE, array, operation)
         else:
-            flat = array.reshape(-1)
-            step = PIECE // array.itemsize
-            for begin in range(0, flat.size, step):
-                self.mpi.Allreduce(MPI.IN_PLACE, flat[begin : begin + step], operation)
+            for part in pieces(array):
+                self.mpi.Allreduce(MPI.IN_PLACE, part, operation)
         self._count(kind, array.nbytes, start)
 
     def nodes(self) -> "Nodes":
@@ -185,10 +181,8 @@ class Comm:
         if self.size == 1:
             return
         start = time.perf_counter()
-        flat = array.reshape(-1)
-        step = PIECE // array.itemsize
-        for begin in range(0, flat.size, step):
-            self.mpi.Bcast(flat[begin : begin + step], root)
+        for part in pieces(array):
+            self.mpi.Bcast(part, root)
         self._count("bcast", array.nbytes, start)
 
     def allgather(self, value: Result) -> list[Result]:
@@ -259,19 +253,29 @@ class Comm:
 
     def send_rows(self, rows: np.ndarray, destination: int) -> None:
         """Send an array to one rank, which calls :meth:`recv_rows`; not collective."""
-        flat = np.ascontiguousarray(rows).reshape(-1)
-        step = PIECE // flat.itemsize
-        for begin in range(0, flat.size, step):
-            self.mpi.Send(flat[begin : begin + step], destination)
+        for part in pieces(np.ascontiguousarray(rows)):
+            self.mpi.Send(part, destination)
 
     def recv_rows(self, source: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """The array that ``source`` sends with :meth:`send_rows`; not collective."""
         rows = np.empty(shape, dtype)
-        flat = rows.reshape(-1)
-        step = PIECE // flat.itemsize
-        for begin in range(0, flat.size, step):
-            self.mpi.Recv(flat[begin : begin + step], source)
+        for part in pieces(rows):
+            self.mpi.Recv(part, source)
         return rows
+
+    def exchange(self, sent: Mapping[int, np.ndarray], received: Mapping[int, np.ndarray]) -> None:
+        """Send arrays to the ranks they stand for, and fill others with what these ranks send.
+
+        Not collective: who sends to a rank is expected by it, with as many numbers.  All
+        arrays are contiguous, and none of ``received`` overlaps another.
+        """
+        if not sent and not received:
+            return
+        start = time.perf_counter()
+        requests = [self.mpi.Irecv(part, rank) for rank, a in received.items() for part in pieces(a)]
+        requests += [self.mpi.Isend(part, rank) for rank, a in sent.items() for part in pieces(a)]
+        MPI.Request.Waitall(requests)
+        self._count("exchange", sum(a.nbytes for a in sent.values()), start)
 
     def split(self, color: int, key: int = 0) -> "Comm":
         """The group of the ranks with the same ``color``, ordered by ``key``.
@@ -314,6 +318,16 @@ class Comm:
             wait_until_read(sys.stderr)
             self.mpi.Abort(code)
         os._exit(code)
+
+
+def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """A contiguous array in pieces that MPI can count, none of an empty one."""
+    if not array.flags.c_contiguous:
+        raise ValueError("only contiguous arrays can be sent")
+    flat = array.reshape(-1)
+    step = PIECE // array.itemsize
+    for begin in range(0, flat.size, step):
+        yield flat[begin : begin + step]
 
 
 def wait_until_read(stream: TextIO) -> None:

@@ -160,6 +160,11 @@ class TrainingConfig:
         "(default, or '': one row of all ranks)",
     )
     threads: int = option(1, "threads of each rank, for large slices of the vocabulary")
+    balance: bool = option(
+        False,
+        "deal the output words by how fast the ranks are, anew while training: for cores or machines that "
+        "are not equally fast; the last digits of results then depend on a clock",
+    )
     reproducible: bool = option(False, "bitwise the same model for every number of ranks (slower)")
 
     def __post_init__(self) -> None:
@@ -193,6 +198,11 @@ class TrainingConfig:
                 self.batch >= rows,
                 f"--grid {self.grid}: {rows} rows share {self.batch} examples; give --batch {rows} or more",
             )
+        for name, given in (("grid", self.grid), ("parallel shared", self.parallel == "shared"),
+                            ("reproducible", self.reproducible)):  # fmt: skip
+            require(
+                not (self.balance and given), f"--balance does not go with --{name}; leave one of them away"
+            )
         for name, value, allowed in (
             ("collectives", self.collectives, ("auto", "one")),
             ("grid", self.grid, ("",)),
@@ -210,6 +220,7 @@ class TrainingConfig:
             ("grid", self.grid == ""),
             ("parallel", self.parallel == "vocabulary"),
             ("threads", self.threads == 1),
+            ("balance", not self.balance),
             ("reproducible", not self.reproducible),
         ):
             require(
@@ -269,6 +280,7 @@ class Config:
             ("collectives", settings.collectives, ("auto", "one")),
             ("reproducible", settings.reproducible, (False,)),
             ("threads", settings.threads, (1,)),
+            ("balance", settings.balance, (False,)),
             ("softmax", settings.softmax, ("exact",)),
         ):
             require(value in allowed, f"--{name}: not with --model deep; leave it away")
@@ -312,6 +324,7 @@ ONLY_OF_THE_NETWORK = {
     "reproducible": False,
     "collectives": "auto",
     "threads": 1,
+    "balance": False,
 }
 
 SECTIONS: dict[str, type] = {

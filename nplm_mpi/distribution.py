@@ -1,5 +1,6 @@
 """How a model is dealt to the ranks: one row, a grid, or memory shared by all."""
 
+from nplm_mpi.balance import SPARE
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.energy.model import EnergyModel
@@ -27,6 +28,7 @@ def new_model(
     reproducible: bool = False,
     parallel: str = "vocabulary",
     threads: int = 1,
+    balance: bool = False,
 ) -> AnyModel:
     """A model with zeros for parameters. Collective.
 
@@ -42,6 +44,8 @@ def new_model(
         Sections 3.2 and 3.1.
     threads : int
         Per rank, for one row only.
+    balance : bool
+        Whether :class:`nplm_mpi.balance.Balance` is to deal rows anew; for one row only.
 
     Raises
     ------
@@ -60,7 +64,8 @@ def new_model(
         return ReproducibleModel(comm, Parameters(shape, V, blocks, comm.rank, dtype), batch, decay)
     rows, columns = shape_of_grid(grid, comm.size) if grid else (1, comm.size)
     if rows == 1:
-        p = Parameters(shape, V, Partition(V, columns), comm.rank, dtype)
+        spare = SPARE if balance else 0.0
+        p = Parameters(shape, V, Partition(V, columns), comm.rank, dtype, spare)
         if threads > 1:
             check_threads(comm, threads)
             return ThreadedModel(comm, p, batch, decay, collectives, threads)

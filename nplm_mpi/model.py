@@ -28,6 +28,7 @@ from nplm_mpi.aligned import aligned_rows, aligned_zeros
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.parameters import Parameters
+from nplm_mpi.partition import AnyPartition
 from nplm_mpi.replicas import find_difference
 from nplm_mpi.simd import whole_vectors
 
@@ -150,13 +151,23 @@ class Model:
         self.decay, self.collectives = decay, collectives
         self.Q = float("nan")
         self.upwards = True
-        rows, dtype = parameters.stop - parameters.start, parameters.dtype
-        self._E = aligned_rows(rows, batch, dtype) if batch > 1 else aligned_zeros((rows, 1), dtype)
+        self._E = self._new_E()
         self._pending: np.ndarray | None = None  # the step that O has yet to take
         self._nothing = aligned_rows(1, parameters.shape.columns, parameters.dtype)
         self._workspaces: dict[int, Workspace] = {}
         self._range_of_S = RANGE_OF_S[parameters.dtype]
         self._output_units = kernels.output_units if batch > 1 else kernels.output_units_of_one
+
+    def _new_E(self) -> np.ndarray:
+        """Zeros, a row of coefficients for each own row of O."""
+        rows, dtype = self.parameters.stop - self.parameters.start, self.parameters.dtype
+        return aligned_rows(rows, self.batch, dtype) if self.batch > 1 else aligned_zeros((rows, 1), dtype)
+
+    def redeal(self, partition: AnyPartition) -> None:
+        """Deal the rows of O anew, the same model as before.  Collective, see :meth:`Parameters.redeal`."""
+        self.flush()
+        self.parameters.redeal(self.row, partition)
+        self._E = self._new_E()
 
     def update(self, contexts: np.ndarray, words: np.ndarray, rate: float) -> np.ndarray:
         """One step of gradient ascent on the log likelihood of K examples.

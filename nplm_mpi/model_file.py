@@ -89,6 +89,7 @@ def load_model(
     reproducible: bool = False,
     parallel: str = "vocabulary",
     threads: int = 1,
+    balance: bool = False,
     training: bool = False,
 ) -> tuple[AnyModel, Vocabulary, checkpoint.Model]:
     """The model in a file, its rows dealt to the ranks of ``comm``. Collective.
@@ -113,7 +114,7 @@ def load_model(
         model: AnyModel = new_deep_model(comm, file.config, V, training=training)
     else:
         model = new_model(
-            comm, shape, V, dtype, batch, decay, collectives, grid, reproducible, parallel, threads
+            comm, shape, V, dtype, batch, decay, collectives, grid, reproducible, parallel, threads, balance
         )
     read_into(model, file)
     return model, vocabulary_of(file), file

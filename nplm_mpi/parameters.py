@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nplm_mpi.aligned import aligned_rows, aligned_zeros
+from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
-from nplm_mpi.partition import Partition
+from nplm_mpi.partition import AnyPartition, common
 from nplm_mpi.trainable import Tensor
 
 # Rows are drawn in blocks of this many, each from a random stream of its own, so
@@ -28,10 +29,13 @@ class Parameters:
     shape : ModelConfig
     V : int
         Size of the vocabulary.
-    partition : Partition
+    partition : AnyPartition
         How the rows of O are dealt to the ranks.
     rank : int
     dtype : {"float32", "float64"}
+    spare : float
+        For :meth:`redeal`: addresses, not yet memory, for so many times the own rows before and
+        behind them.
 
     Attributes
     ----------
@@ -45,15 +49,75 @@ class Parameters:
         they stand.  See the legend of :mod:`nplm_mpi.kernels`.
     """
 
-    def __init__(self, shape: ModelConfig, V: int, partition: Partition, rank: int, dtype: str) -> None:
-        self.shape, self.V, self.partition, self.rank = shape, V, partition, rank
+    def __init__(
+        self,
+        shape: ModelConfig,
+        V: int,
+        partition: AnyPartition,
+        rank: int,
+        dtype: str,
+        spare: float = 0.0,
+    ) -> None:
+        self.shape, self.V, self.partition, self.rank, self._spare = shape, V, partition, rank, spare
         self.dtype = np.dtype(dtype)
-        self.start, self.stop = partition.start(rank), partition.stop(rank)
         self.C = aligned_zeros((V, shape.features), self.dtype)
         self.H = aligned_zeros((shape.hidden, shape.inputs), self.dtype)
         self.d = aligned_zeros(shape.hidden, self.dtype)
-        self.O = aligned_rows(self.stop - self.start, shape.columns, self.dtype)
+        self._reserve()
+        self._own()
         self.scale = 1.0
+
+    def _reserve(self) -> None:
+        """Addresses for the rows that the partition gives this rank, and spare ones."""
+        start, stop = self.partition.start(self.rank), self.partition.stop(self.rank)
+        spare = int(self._spare * (stop - start))
+        self._room = range(max(0, start - spare), min(self.V, stop + spare))
+        self._memory = aligned_rows(len(self._room), self.shape.columns, self.dtype)
+
+    def _own(self) -> None:
+        """Let start, stop and O be what the partition says."""
+        self.start, self.stop = self.partition.start(self.rank), self.partition.stop(self.rank)
+        self.O = self._memory[self.start - self._room.start : self.stop - self._room.start]
+
+    def redeal(self, comm: Comm, partition: AnyPartition) -> None:
+        """Give away rows of O and take others, such that ``partition`` is how they are dealt.
+
+        Every number stays what it is.
+
+        Parameters
+        ----------
+        comm : Comm
+            The ranks that hold O between them.
+        partition : AnyPartition
+            The same on all of them.
+
+        Notes
+        -----
+        Collective: messages between ranks whose rows change hands.
+        """
+
+        def rows_of(dealt: AnyPartition, rank: int) -> range:
+            return range(dealt.start(rank), dealt.stop(rank))
+
+        before, old = self.O, self.partition
+        had, gets = rows_of(old, self.rank), rows_of(partition, self.rank)
+        self.partition = partition
+        fits = common(self._room, gets) == gets
+        if not fits:
+            self._reserve()
+        self._own()
+        after = self.O
+        kept = common(had, gets)
+        if not fits and kept:
+            after[kept.start - gets.start :][: len(kept)] = before[kept.start - had.start :][: len(kept)]
+        sent, received = {}, {}
+        for other in range(comm.size):
+            away, here = common(had, rows_of(partition, other)), common(gets, rows_of(old, other))
+            if away and other != self.rank:
+                sent[other] = before[away.start - had.start :][: len(away)]
+            if here and other != self.rank:
+                received[other] = after[here.start - gets.start :][: len(here)]
+        comm.exchange(sent, received)
 
     def initialize(self, seed: int, log_unigram: np.ndarray | None = None, never: int | None = None) -> None:
         """Fill with random weights, the same for every number of ranks.

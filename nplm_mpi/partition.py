@@ -1,6 +1,9 @@
 """How the V rows of the output layer are dealt to M ranks (section 3.2)."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,73 @@ class Partition:
 
     def owner(self, row: int) -> int:
         """The rank that owns ``row``."""
-        if not 0 <= row < self.rows:
-            raise ValueError(f"row {row} is outside 0..{self.rows - 1}")
+        check_row(row, self.rows)
         return row // self.block
+
+
+@dataclass(frozen=True)
+class UnequalPartition:
+    """Contiguous blocks of any sizes, for ranks that are not equally fast.
+
+    Parameters
+    ----------
+    bounds : tuple of int
+        ``(0, ..., V)``: rank i owns rows ``bounds[i]`` to ``bounds[i + 1] - 1``, perhaps none.
+
+    Raises
+    ------
+    ValueError
+        If the bounds do not begin with 0 or decrease.
+    """
+
+    bounds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.bounds) < 2 or self.bounds[0] != 0 or any(b < a for a, b in pairwise(self.bounds)):
+            raise ValueError(f"impossible partition: {self}")
+
+    @classmethod
+    def of_counts(cls, counts: Sequence[int]) -> "UnequalPartition":
+        """The ranks' numbers of rows, in the ranks' order."""
+        return cls((0, *accumulate(counts)))
+
+    @property
+    def rows(self) -> int:
+        """Number of rows dealt, V."""
+        return self.bounds[-1]
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks, M."""
+        return len(self.bounds) - 1
+
+    def start(self, rank: int) -> int:
+        """First row of ``rank``."""
+        return self.bounds[rank]
+
+    def stop(self, rank: int) -> int:
+        """One past the last row of ``rank``."""
+        return self.bounds[rank + 1]
+
+    def count(self, rank: int) -> int:
+        """Number of rows of ``rank``, possibly 0."""
+        return self.stop(rank) - self.start(rank)
+
+    def owner(self, row: int) -> int:
+        """The rank that owns ``row``."""
+        check_row(row, self.rows)
+        return bisect_right(self.bounds, row) - 1
+
+
+AnyPartition = Partition | UnequalPartition
+
+
+def common(a: range, b: range) -> range:
+    """The rows that two ranges share, perhaps none."""
+    return range(max(a.start, b.start), max(a.start, b.start, min(a.stop, b.stop)))
+
+
+def check_row(row: int, rows: int) -> None:
+    """Raise :class:`ValueError` unless there is such a row."""
+    if not 0 <= row < rows:
+        raise ValueError(f"row {row} is outside 0..{rows - 1}")

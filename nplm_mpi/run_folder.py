@@ -14,7 +14,7 @@ from nplm_mpi.config import SECTIONS, Config, read_yaml, write_yaml
 from nplm_mpi.errors import UserError
 from nplm_mpi.files import one_line, replacing
 
-MAY_CHANGE = {"epochs", "patience", "grid", "threads", "corpus", "vocabulary", "valid", "test"}
+MAY_CHANGE = {"epochs", "patience", "grid", "threads", "balance", "corpus", "vocabulary", "valid", "test"}
 """Options that a resumed run may be given anew; paths lead to the same text, which is checked.
 Those of :class:`OutputConfig` may change, too."""
 

@@ -17,7 +17,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.errors import UserError
 from nplm_mpi.model import Model, Workspace
 from nplm_mpi.parameters import Parameters
-from nplm_mpi.partition import Partition
+from nplm_mpi.partition import AnyPartition, Partition
 
 
 def check_threads(comm: Comm, threads: int) -> None:
@@ -60,12 +60,20 @@ class ThreadedModel(Model):
         threads: int = 1,
     ) -> None:
         super().__init__(comm, parameters, batch, decay, collectives)
-        rows = parameters.stop - parameters.start
-        # A tile of rows is the least that a thread is started for.
-        shares = Partition(rows, threads, align=24)
-        self._shares = [slice(shares.start(i), shares.stop(i)) for i in range(threads)]
+        self._threads = threads
+        self._share_rows()
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
         self._partial: dict[tuple[int, ...], np.ndarray] = {}
+
+    def _share_rows(self) -> None:
+        """Deal the own rows to the threads."""
+        # A tile of rows is the least that a thread is started for.
+        shares = Partition(self.parameters.stop - self.parameters.start, self._threads, align=24)
+        self._shares = [slice(shares.start(i), shares.stop(i)) for i in range(self._threads)]
+
+    def redeal(self, partition: AnyPartition) -> None:
+        super().redeal(partition)
+        self._share_rows()
 
     def _on_threads(self, work: Callable[[int, slice], Any]) -> None:
         """``work(number, rows)`` for each thread's rows; the first are done in this thread."""

@@ -142,6 +142,7 @@ def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -
         "files_saved": training.cost.files,
         "bytes_saved": training.cost.bytes,
         **lost_updates(model),
+        **slices(training),
         "ranks": comm.size,
         "out": str(out),
     }
@@ -196,6 +197,7 @@ def build(comm: Comm, config: Config, V: int) -> AnyModel:
         settings.reproducible,
         settings.parallel if comm.size > 1 else "vocabulary",
         settings.threads,
+        settings.balance,
     )
 
 
@@ -237,6 +239,7 @@ def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[AnyM
         settings.reproducible,
         settings.parallel,
         settings.threads,
+        settings.balance,
         training=True,
     )
     with file:
@@ -279,6 +282,12 @@ def lost_updates(model: AnyModel) -> dict[str, float]:
     if not isinstance(model, SharedModel):
         return {}
     return {"lost_updates": model.loss["b"].share, "lost_updates_d": model.loss["d"].share}
+
+
+def slices(training: Training) -> dict[str, Any]:
+    """What became of the ranks' rows with ``--balance``; nothing without."""
+    balance = training.balance
+    return {"slices": balance.counts, "redeals": balance.redeals} if balance else {}
 
 
 def count_parameters(config: Config, V: int) -> int:
@@ -348,6 +357,17 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         *(
             [("lost updates", f"{summary['lost_updates']:.2%} (of b; of d: {summary['lost_updates_d']:.2%})")]
             if "lost_updates" in summary
+            else []
+        ),
+        *(
+            [
+                (
+                    "slices",
+                    f"{min(summary['slices']):,} to {max(summary['slices']):,} words, "
+                    f"dealt anew {counted(summary['redeals'], 'time')}",
+                )
+            ]
+            if "slices" in summary
             else []
         ),
         ("files", f"{summary['out']}: {', '.join(kept_files(Path(summary['out'])))}"),

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from nplm_mpi.balance import Balance
 from nplm_mpi.checkpoint import NonFiniteError, SaveError
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import Config, parse_interval
@@ -113,6 +114,8 @@ class Training:
     unsaved : set of str
         Names of files whose last writing failed.
     cost : SavingCost
+    balance : Balance or None
+        Who deals the rows of O anew, if anybody does.
     """
 
     def __init__(
@@ -142,6 +145,9 @@ class Training:
             isinstance(model, Model) and config.training.collectives == "auto" and on_several_machines(model)
         ):
             self.updates = Trial(model).updates
+        self.balance = Balance(model, self.updates) if settings.balance and isinstance(model, Model) else None
+        if self.balance:
+            self.updates = self.balance.updates
         self.unsaved: set[str] = set()
         self.cost = SavingCost()
         self.examples_before = state.examples
