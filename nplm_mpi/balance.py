@@ -19,7 +19,7 @@ from nplm_mpi.partition import UnequalPartition
 
 # Seconds between two looks at the clocks, and the fewest calls, whose median counts: an
 # interruption of one of them says nothing about the next ones.
-SPAN, FEWEST_CALLS = 0.25, 5
+SPAN, FEWEST_CALLS = 1.0, 5
 # What a look corrects of a difference; measurements are not exact.
 GAIN = 0.5
 # Rows change hands in multiples of so many, and not where all slices are nearer than this share to what
