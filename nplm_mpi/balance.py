@@ -38,7 +38,7 @@ class Balance:
 
     Parameters
     ----------
-    model : Model
+    model : nplm_mpi.model.Model
         One row of ranks, with ``spare`` room in its parameters.
     updates : callable
         As :meth:`Model.updates`; it is what makes them.
