@@ -29,7 +29,7 @@ from nplm_mpi.config import ModelConfig
 from nplm_mpi.costs import Layout, Link, Measured, communication_seconds, memory_per_rank, messages
 from nplm_mpi.distribution import new_model
 from nplm_mpi.measure import Profile, measure_network, seconds_per_update
-from nplm_mpi.simd import whole_vectors
+from nplm_mpi.simd import example_columns
 
 V, HIDDEN, K = 17_907, 100, 32
 VARIED: dict[str, tuple[int, ...]] = {
@@ -75,7 +75,7 @@ def measure_all(comm: Comm) -> list[dict[str, Any]]:
 def parts(row: dict[str, Any]) -> list[float]:
     """What an update's time is made of: a constant, flops of a rank, bytes of a rank."""
     words, D, K = row["V"] / row["ranks"], row["D"], row["K"]
-    columns = whole_vectors(K, 4) if K > 1 else 1  # a few examples take as long as a whole vector of them
+    columns = example_columns(K, 4)
     return [1.0, 6 * words * D * columns, 8 * words * (D + columns)]
 
 

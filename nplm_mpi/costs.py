@@ -12,7 +12,7 @@ from nplm_mpi.config import ModelConfig
 from nplm_mpi.energy.kernels import CONTEXTS
 from nplm_mpi.energy.model import CHUNK
 from nplm_mpi.partition import Partition
-from nplm_mpi.simd import whole_vectors
+from nplm_mpi.simd import example_columns, whole_vectors
 
 # Of the interpreter with its libraries, and compiled kernels: what a rank holds before any parameter.
 PROCESS_BYTES = 220e6
@@ -53,7 +53,7 @@ def messages(
     shape: ModelConfig, V: int, K: int, itemsize: int, collectives: str, layout: Layout, touched: int = 0
 ) -> Messages:
     """What one update of K examples sends, with D columns of O and k = ceil(K/R) examples per row,
-    rounded up to whole vector registers unless it is 1.
+    rounded up to whole vector registers unless that is few (:func:`nplm_mpi.simd.is_few`).
 
     ========= ===================================================================
     one       one Allreduce of 2 k (1 + D) numbers
@@ -85,7 +85,7 @@ def messages(
         sent = (K * shape.inputs * itemsize, 2 * K * 8, gradients * itemsize)
         return Messages(sent if layout.columns > 1 else ())
     D, k = shape.columns, -(-K // layout.rows)
-    k = whole_vectors(k, itemsize) if k > 1 else 1
+    k = example_columns(k, itemsize)
     row = {"one": (2 * k * (1 + D),), "two": (2 * k, k * D), "paper": (k, 2 * k, k * D)}[collectives]
     if layout.columns == 1:
         row = ()

@@ -154,8 +154,7 @@ class GridModel(Model):
     def _collect(self, w: Workspace, ascent: Ascent, mine: slice, places: np.ndarray, rates: Rates) -> None:
         """What one row would do to its parameters goes into zeros instead."""
         p = self.parameters
-        apply = kernels.apply_step if self.batch > 1 else kernels.apply_step_of_one
-        apply(self._dO, p.shape.columns, self._E, w.step)
+        self._change_outputs(self._dO, p.shape.columns, self._E, w.step)
         kernels.ascend(ascent.C, ascent.H, ascent.d, places, w.x, w.do, w.dx, rates.biases, rates.weights)
         ascent.log_p[mine] = w.log_p
         ascent.log_S[0] = w.mean_log_S * len(w.log_p)

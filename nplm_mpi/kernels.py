@@ -18,9 +18,10 @@ S      K                      sum of exp(y - Q) over all words
 c                             common scale of the weights, see below
 ====== ====================== ==================================================
 
-An example is a column.  Rows of O, and unless K = 1 the rows of all arrays with a
-column per example, are padded to whole vector registers; what stands in the padding
-is finite and of no consequence.
+An example is a column.  Rows of O, and unless examples are few (:func:`nplm_mpi.simd.is_few`)
+the rows of all arrays with a column per example, are padded to whole vector registers;
+what stands in the padding is finite and of no consequence.  So are, among few, the columns
+of the examples that an update has less than the model's largest.
 
 Weight decay shrinks every weight (C, H, U, W; not b and d) by the same factor at
 each update.  The factors are kept in one number: weight = c x stored value.  So
@@ -32,15 +33,18 @@ No function here communicates, reads files or knows configuration.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from nplm_mpi.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
 from nplm_mpi.fast_exp import tanh
+from nplm_mpi.few_examples import step_exp_and_sums
 from nplm_mpi.jit import njit
 from nplm_mpi.microkernels import add_product, set_exp_product
-from nplm_mpi.row_passes import step_and_product, step_exp_and_sum
-from nplm_mpi.simd import use_full_registers
+from nplm_mpi.row_passes import aligned_zeros, step_and_products, step_exp_and_sum
+from nplm_mpi.simd import is_few, use_full_registers
 
 # Sums are added up in the order in which they stand: with more freedom the compiler
 # would choose an order by where the arrays happen to lie, and replicas would drift apart.
@@ -192,6 +196,32 @@ def output_units_of_one(O, D, E, step, z, Q, words, upwards, sums, N, R):
     _targets(O, D, z, words, sums, R)
 
 
+@njit(**options_for_sums)
+def output_units_of_few(few, O, D, E, step, z, Q, words, upwards, sums, N, R):
+    """:func:`output_units` for a few examples, without lanes for padding.
+
+    The arrays are those of :func:`output_units`, E contiguous; rows of step without an
+    example are zeros, and a step of zeros means that nothing is pending.  ``few`` is that of
+    :func:`few_numbers`.
+    """
+    K, examples = len(few), words.shape[0]
+    # Exponentials of zero where there is no example: what is finite times a step of zeros is no change.
+    Z, q = aligned_zeros(O, K, O.shape[1]), np.zeros(K, O.dtype)
+    for k in range(examples):
+        q[k] = Q[k]
+    for i in range(D):
+        for k in range(examples):
+            Z[k, i] = z[i, k]
+    s, total = np.zeros(K, np.float64), np.zeros((K, O.shape[1]), np.float64)
+    step_exp_and_sums(few, O, E, step, Z, q, upwards, s, total)
+    for i in range(D):
+        for k in range(K):
+            N[i, k] = total[k, i]
+    for k in range(K):
+        sums[0, k] = s[k]
+    _targets(O, D, z, words, sums, R)
+
+
 @njit(**options)
 def apply_step(O, D, E, step):
     """2(a) by itself: the pending O += E step, as :func:`output_units` does it."""
@@ -199,20 +229,40 @@ def apply_step(O, D, E, step):
 
 
 @njit(**options)
-def apply_step_of_one(O, D, E, step):
-    """:func:`apply_step` for K = 1, as :func:`output_units_of_one` does it."""
-    step_and_product(O, E.reshape(-1), step[0], step[0])
+def apply_step_of_few(few, O, D, E, step):
+    """:func:`apply_step` for a few examples, or one, as their passes do it; E becomes useless."""
+    step_and_products(few, O, E, step, step, len(few))
+
+
+def few_numbers(K, dtype):
+    """A tuple of K numbers, whose type tells compiled code how many examples there are; None if not few."""
+    return (dtype.type(0),) * K if is_few(K, dtype.itemsize) else None
+
+
+def for_examples(K: int, dtype: np.dtype) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The functions :func:`output_units` and :func:`apply_step` for updates of up to K examples."""
+    few = few_numbers(K, dtype)
+    if few is None:
+        return output_units, apply_step
+    units = output_units_of_one if K == 1 else partial(output_units_of_few, few)
+    return units, partial(apply_step_of_few, few)
 
 
 @njit(**options_for_sums)
-def largest_output_of_one(O, D, z, Q):
-    """:func:`largest_outputs` for K = 1."""
-    Q[0] = -np.inf
-    for j in range(O.shape[0]):
-        y = O.dtype.type(0)
+def largest_outputs_of_few(O, D, z, Q):
+    """:func:`largest_outputs` for a few examples, or one."""
+    K = z.shape[1]
+    Z = np.empty((K, D), O.dtype)
+    for k in range(K):
+        Q[k] = -np.inf
         for i in range(D):
-            y += O[j, i] * z[i, 0]
-        Q[0] = max(Q[0], y)
+            Z[k, i] = z[i, k]
+    for j in range(O.shape[0]):
+        for k in range(K):
+            y = O.dtype.type(0)
+            for i in range(D):
+                y += O[j, i] * Z[k, i]
+            Q[k] = max(Q[k], y)
 
 
 @njit(**options_for_sums)
@@ -233,7 +283,7 @@ def largest_outputs(O, D, z, Q):
 
 def largest(z):
     """:func:`largest_outputs` for as many examples as z has columns."""
-    return largest_outputs if z.shape[1] > 1 else largest_output_of_one
+    return largest_outputs_of_few if is_few(z.shape[1], z.itemsize) else largest_outputs
 
 
 @njit(**options_for_sums)

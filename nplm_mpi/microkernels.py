@@ -30,11 +30,11 @@ ROWS = {1: 12, 2: 6, 3: 4, 4: 2} if VECTOR_BYTES == 32 else {1: 24, 2: 12, 3: 8,
 ADD, EXP = 0, 1
 
 
-def _block(R: int, NV: int, kind: int):
+def block(R: int, NV: int, kind: int):
     """The product of one block of R rows and NV vectors, to be called in a numba function."""
 
     @intrinsic
-    def block(typingctx, like, n, a, a_row, a_column, b, b_row, c, c_row, q, s):
+    def emit(typingctx, like, n, a, a_row, a_column, b, b_row, c, c_row, q, s):
         if like not in NUMBERS:
             return None
         word = types.intp
@@ -106,13 +106,13 @@ def _block(R: int, NV: int, kind: int):
 
         return signature, codegen
 
-    return block
+    return emit
 
 
 def _blocks(NV: int, kind: int):
     """All rows for NV vectors: large blocks, then blocks of 4, then single rows."""
     R = ROWS[NV]
-    large, four, single = _block(R, NV, kind), _block(4, NV, kind), _block(1, NV, kind)
+    large, four, single = block(R, NV, kind), block(4, NV, kind), block(1, NV, kind)
 
     @numba.njit(nogil=True, inline="always")
     def run(like, rows, n, a, a_row, a_column, b, b_row, c, c_row, q, s):

@@ -30,7 +30,7 @@ from nplm_mpi.config import ModelConfig
 from nplm_mpi.parameters import Parameters
 from nplm_mpi.partition import AnyPartition
 from nplm_mpi.replicas import find_difference
-from nplm_mpi.simd import whole_vectors
+from nplm_mpi.simd import example_columns, is_few, whole_vectors
 
 # Denominators outside this range lose digits or overflow: take the true maximum for Q.
 RANGE_OF_S = {np.dtype(np.float32): (1e-25, 1e25), np.dtype(np.float64): (1e-200, 1e200)}
@@ -60,9 +60,10 @@ class Workspace:
     mean_log_S: float = math.nan
 
     @classmethod
-    def allocate(cls, K: int, shape: ModelConfig, dtype: np.dtype, padded: bool = True) -> "Workspace":
-        """Arrays for K examples, their columns filled up to whole vectors if ``padded``."""
-        columns = whole_vectors(K, dtype.itemsize) if padded else K
+    def allocate(cls, K: int, shape: ModelConfig, dtype: np.dtype, batch: int) -> "Workspace":
+        """Arrays for K of at most ``batch`` examples, which have a column each if they are few."""
+        few = is_few(batch, dtype.itemsize)
+        columns = batch if few else whole_vectors(K, dtype.itemsize)
         D = shape.columns
 
         def matrix(rows: int) -> np.ndarray:
@@ -77,7 +78,7 @@ class Workspace:
             dz=matrix(D),
             do=matrix(shape.hidden),
             dx=matrix(shape.inputs),
-            step=aligned_rows(K, D, dtype),
+            step=aligned_rows(columns if few else K, D, dtype),
             Q=aligned_zeros(columns, dtype),
             log_p=np.zeros(K),
             payload=payload,
@@ -151,17 +152,20 @@ class Model:
         self.decay, self.collectives = decay, collectives
         self.Q = float("nan")
         self.upwards = True
+        dtype = parameters.dtype
+        self._few = kernels.few_numbers(batch, dtype)
         self._E = self._new_E()
         self._pending: np.ndarray | None = None  # the step that O has yet to take
-        self._nothing = aligned_rows(1, parameters.shape.columns, parameters.dtype)
+        self._nothing = aligned_rows(batch if self._few else 0, parameters.shape.columns, dtype)
         self._workspaces: dict[int, Workspace] = {}
         self._range_of_S = RANGE_OF_S[parameters.dtype]
-        self._output_units = kernels.output_units if batch > 1 else kernels.output_units_of_one
+        self._output_units, self._change_outputs = kernels.for_examples(batch, dtype)
 
     def _new_E(self) -> np.ndarray:
         """Zeros, a row of coefficients for each own row of O."""
-        rows, dtype = self.parameters.stop - self.parameters.start, self.parameters.dtype
-        return aligned_rows(rows, self.batch, dtype) if self.batch > 1 else aligned_zeros((rows, 1), dtype)
+        p = self.parameters
+        shape = (p.stop - p.start, example_columns(self.batch, p.dtype.itemsize))
+        return aligned_zeros(shape, p.dtype)
 
     def redeal(self, partition: AnyPartition) -> None:
         """Deal the rows of O anew, the same model as before.  Collective, see :meth:`Parameters.redeal`."""
@@ -191,8 +195,8 @@ class Model:
         -----
         Collective: one Allreduce of 2 K (1 + D) numbers; with "two" one of 2 K and one
         of K D, with "paper" one of K before them.  Where Q has to be corrected, the
-        maximum and the sums once more.  Unless the model's ``batch`` is 1, K is rounded
-        up to whole vector registers in these.
+        maximum and the sums once more.  In these K is the model's ``batch`` if that is few
+        (:func:`nplm_mpi.simd.is_few`), else rounded up to whole vector registers.
         """
         p = self.parameters
         rates = self._rates(len(words), rate)
@@ -287,10 +291,9 @@ class Model:
     def _take_step(self) -> np.ndarray:
         """The step that the next pass over O has to make: the pending one, once, or none."""
         step, self._pending = self._pending, None
-        if step is None and self.batch == 1:
-            self._E.fill(0)  # the kernel for one example always steps
-            return self._nothing[:1]
-        return self._nothing[:0] if step is None else step
+        if step is None and self._few:
+            self._E.fill(0)  # the kernels for few examples always step
+        return self._nothing if step is None else step
 
     def _find_maximum(self, w: Workspace) -> None:
         """The paper's Q = max_j y_j. Collective: one Allreduce."""
@@ -311,8 +314,7 @@ class Model:
             self._apply_step(self._take_step())
 
     def _apply_step(self, step: np.ndarray) -> None:
-        apply = kernels.apply_step if self.batch > 1 else kernels.apply_step_of_one
-        apply(self.parameters.O, self.parameters.shape.columns, self._E, step)
+        self._change_outputs(self.parameters.O, self.parameters.shape.columns, self._E, step)
 
     def progress(self) -> dict[str, Any]:
         """What, beside the parameters, later updates depend on: plain numbers."""
@@ -351,7 +353,7 @@ class Model:
         p = self.parameters
         direct, c = p.shape.direct, p.dtype.type(p.scale)
         log_p = np.empty(len(words))
-        w = Workspace.allocate(CHUNK, p.shape, p.dtype)
+        w = Workspace.allocate(CHUNK, p.shape, p.dtype, CHUNK)
         sums = np.empty((2, w.z.shape[1]))
         for first in range(0, len(words), CHUNK):
             part = slice(first, min(first + CHUNK, len(words)))
@@ -376,5 +378,5 @@ class Model:
             if len(self._workspaces) > 8:
                 self._workspaces.clear()
             p = self.parameters
-            self._workspaces[K] = Workspace.allocate(K, p.shape, p.dtype, padded=self.batch > 1)
+            self._workspaces[K] = Workspace.allocate(K, p.shape, p.dtype, self.batch)
         return self._workspaces[K]

@@ -113,6 +113,5 @@ class ReproducibleModel(Model):
 
     def _apply_step(self, step: np.ndarray) -> None:
         p = self.parameters
-        apply = kernels.apply_step if self.batch > 1 else kernels.apply_step_of_one
         for _, rows in self._own_blocks():
-            apply(p.O[rows], p.shape.columns, self._E[rows], step)
+            self._change_outputs(p.O[rows], p.shape.columns, self._E[rows], step)

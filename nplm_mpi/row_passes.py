@@ -12,77 +12,88 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from nplm_mpi.fast_exp import exp
+from nplm_mpi.microkernels import ADD, ROWS, block
 from nplm_mpi.simd import LINE, NUMBERS, VECTOR_BYTES, Vectors, splat, sums, widen
 from nplm_mpi.simd import exp as exp_of_vector
 
-# Rows of a group.
+# Rows of a group, for one example.
 GROUP = 8
 # How many groups ahead rows are called for.
 AHEAD = 2
 # Groups whose sums are added up in the precision of O, before they go to float64.
 CHUNK = 8
+# Rows of a group by the number of examples, as measured: the totals of each row and example, and z of
+# each example have to fit into 32 registers.
+TOGETHER = {1: GROUP, 2: 8, 3: 4, 4: 4, 5: 4, 6: 4, 7: 3, 8: 2}
 
 
-def _step_and_product(R: int):
-    """For R rows at o: o += e u, then e = o . v; rows of ``vectors`` whole vectors."""
+def rows_together(K: int) -> int:
+    """How many rows are multiplied with all of K examples at the same time."""
+    return TOGETHER[K] if VECTOR_BYTES == 64 or K == 1 else max(1, TOGETHER[K] // 2)  # 16 registers
+
+
+def _step_and_products(single: bool):
+    """For a group of rows at o, or one: o += sum of e_k u_k over the examples k, then e_k = o . v_k.
+
+    ``ahead`` is the address of the rows to call for.
+    """
 
     @intrinsic
-    def emit(typingctx, like, vectors, o, o_row, e, u, v):
-        if like not in NUMBERS:
+    def emit(typingctx, few, vectors, o, o_row, e, u, u_row, v, v_row, ahead):
+        if few.dtype not in NUMBERS:
             return None
+        K = few.count
+        R = 1 if single else rows_together(K)
 
         def codegen(context, builder, signature, args):
             widen(builder)
-            _, vectors, o, o_row, e, u, v = args
-            emitter = Vectors(builder, like)
+            _, vectors, o, o_row, e, u, u_row, v, v_row, ahead = args
+            emitter = Vectors(builder, few.dtype)
             word = vectors.type
-            rows, coefficients = emitter.rows(o, o_row, R), emitter.load_each(e, R)
-            totals = [cgutils.alloca_once_value(builder, ir.Constant(emitter.vector, None)) for _ in range(R)]
+            rows, steps, inputs = (
+                emitter.rows(*matrix) for matrix in ((o, o_row, R), (u, u_row, K), (v, v_row, K))
+            )
+            zero = ir.Constant(emitter.vector, None)
+            totals = [cgutils.alloca_once_value(builder, zero) for _ in range(R * K)]
             with cgutils.for_range(builder, vectors) as loop:
                 offset = builder.mul(loop.index, word(VECTOR_BYTES))
-                step, z = emitter.load(builder.add(u, offset)), emitter.load(builder.add(v, offset))
-                for row, coefficient, total in zip(rows, coefficients, totals, strict=True):
-                    place = builder.add(row, offset)
-                    value = emitter.multiply_add(coefficient, step, emitter.load(place))
+                for line in range(R * VECTOR_BYTES // LINE):
+                    place = builder.add(builder.mul(offset, word(R)), word(line * LINE))
+                    emitter.prefetch(builder.add(ahead, place))
+                step, z = (
+                    [emitter.load(builder.add(row, offset)) for row in some] for some in (steps, inputs)
+                )
+                for r in range(R):
+                    place = builder.add(rows[r], offset)
+                    value = emitter.load(place)
+                    # Coefficients are read again for each vector, as part of the multiplication: they
+                    # would take the registers of the totals.
+                    coefficients = emitter.load_each(builder.add(e, word(r * K * emitter.size)), K)
+                    for k in range(K):
+                        value = emitter.multiply_add(coefficients[k], step[k], value)
                     emitter.store(value, place)
-                    builder.store(emitter.multiply_add(value, z, builder.load(total)), total)
-            emitter.store(sums(builder, [builder.load(total) for total in totals]), e)
+                    for k in range(K):
+                        total = totals[r * K + k]
+                        builder.store(emitter.multiply_add(value, z[k], builder.load(total)), total)
+            # As many sums at a time as there are lanes, then powers of two of what is left.
+            done, some = 0, emitter.vector.count
+            while done < R * K:
+                while some > R * K - done:
+                    some //= 2
+                y = sums(builder, [builder.load(total) for total in totals[done : done + some]])
+                emitter.store(y, builder.add(e, word(done * emitter.size)))
+                done += some
             return context.get_dummy_value()
 
-        return types.void(like, *([types.intp] * 6)), codegen
+        return types.void(few, *([types.intp] * 9)), codegen
 
     return emit
 
 
-def _weighted_sum(R: int):
-    """n += e_1 o_1 + ... + e_R o_R for R rows at o."""
-
-    @intrinsic
-    def emit(typingctx, like, vectors, o, o_row, e, n):
-        if like not in NUMBERS:
-            return None
-
-        def codegen(context, builder, signature, args):
-            widen(builder)
-            _, vectors, o, o_row, e, n = args
-            emitter = Vectors(builder, like)
-            word = vectors.type
-            rows, coefficients = emitter.rows(o, o_row, R), emitter.load_each(e, R)
-            with cgutils.for_range(builder, vectors) as loop:
-                offset = builder.mul(loop.index, word(VECTOR_BYTES))
-                place = builder.add(n, offset)
-                total = emitter.load(place)
-                for row, coefficient in zip(rows, coefficients, strict=True):
-                    total = emitter.multiply_add(coefficient, emitter.load(builder.add(row, offset)), total)
-                emitter.store(total, place)
-            return context.get_dummy_value()
-
-        return types.void(like, *([types.intp] * 5)), codegen
-
-    return emit
+_step_many, _step_single = _step_and_products(False), _step_and_products(True)
 
 
 @intrinsic
@@ -131,43 +142,85 @@ def _group(typingctx, q, vectors, o, o_row, e, u, v, before, e_before, n, s, ahe
     return types.void(q, *([types.intp] * 11)), codegen
 
 
-_step_many, _step_single = _step_and_product(GROUP), _step_and_product(1)
-_sum_many, _sum_single = _weighted_sum(GROUP), _weighted_sum(1)
+def _group_of(few):
+    """:func:`rows_together`, inside numba functions."""
+    raise RuntimeError("only for numba functions")
+
+
+@overload(_group_of)
+def _overload_group_of(few):
+    R = rows_together(few.count)
+    return lambda few: R
+
+
+def _weighted_sums(few, rows, vectors, o, o_row, e, n, n_row):
+    """n_k += sum of e_k o over the rows at o, inside numba functions."""
+    raise RuntimeError("only for numba functions")
+
+
+@overload(_weighted_sums)
+def _overload_weighted_sums(few, rows, vectors, o, o_row, e, n, n_row):
+    K, size = few.count, NUMBERS[few.dtype][1]
+    # As many vectors of every example's sum as go into the registers.
+    most = max(NV for NV in ROWS if ROWS[NV] >= K)
+    many, two, one = (block(K, NV, ADD) for NV in (most, 2, 1))
+
+    def run(few, rows, vectors, o, o_row, e, n, n_row):
+        while vectors > 0:
+            if vectors >= most:
+                many(few[0], rows, e, size, K * size, o, o_row, n, n_row, 0, 0)
+                done = most
+            elif vectors >= 2:
+                two(few[0], rows, e, size, K * size, o, o_row, n, n_row, 0, 0)
+                done = 2
+            else:
+                one(few[0], rows, e, size, K * size, o, o_row, n, n_row, 0, 0)
+                done = 1
+            o, n, vectors = o + done * VECTOR_BYTES, n + done * VECTOR_BYTES, vectors - done
+
+    return run
 
 
 @numba.njit(nogil=True)
-def step_and_product(O, e, u, v):
-    """O += e u', then e = O v, each row read and written once.
+def step_and_products(few, O, E, steps, Z, ahead):
+    """O += E steps, then E = O Z', each row read and written once.
 
     Parameters
     ----------
+    few : tuple
+        As many numbers in the precision of O as there are examples; the type chooses the code.
     O : (r, D) array, rows of whole vectors
-    e : (r,) array
-    u, v : (D,) arrays
+    E : (r, K) array, contiguous
+    steps, Z : (K, D) arrays
+        Rows of O, steps and Z may lie further apart than they are long.
+    ahead : int
+        How many rows after those that are worked on rows are called for.
     """
-    like, row, vectors = O.dtype.type(0), O.strides[0], O.shape[1] * O.itemsize // VECTOR_BYTES
-    whole = O.shape[0] - O.shape[0] % GROUP
-    o, coefficient = O.ctypes.data, e.ctypes.data
-    for i in range(0, whole, GROUP):
+    K, row, vectors = len(few), O.strides[0], O.shape[1] * O.itemsize // VECTOR_BYTES
+    group = _group_of(few)
+    whole = O.shape[0] - O.shape[0] % group
+    o, e, u, v = np.intp(O.ctypes.data), np.intp(E.ctypes.data), steps.ctypes.data, Z.ctypes.data
+    for i in range(0, whole, group):
+        here = o + i * row
         _step_many(
-            like, vectors, o + i * row, row, coefficient + i * e.itemsize, u.ctypes.data, v.ctypes.data
-        )
+            few, vectors, here, row, e + i * K * E.itemsize, u, steps.strides[0], v, Z.strides[0],
+            here + ahead * row,
+        )  # fmt: skip
     for i in range(whole, O.shape[0]):
+        here = o + i * row
         _step_single(
-            like, vectors, o + i * row, row, coefficient + i * e.itemsize, u.ctypes.data, v.ctypes.data
-        )
+            few, vectors, here, row, e + i * K * E.itemsize, u, steps.strides[0], v, Z.strides[0],
+            here + ahead * row,
+        )  # fmt: skip
 
 
 @numba.njit(nogil=True)
-def weighted_sum(O, e, n):
-    """n += O' e; arrays as in :func:`step_and_product`."""
-    like, row, vectors = O.dtype.type(0), O.strides[0], O.shape[1] * O.itemsize // VECTOR_BYTES
-    whole = O.shape[0] - O.shape[0] % GROUP
-    o, coefficient = O.ctypes.data, e.ctypes.data
-    for i in range(0, whole, GROUP):
-        _sum_many(like, vectors, o + i * row, row, coefficient + i * e.itemsize, n.ctypes.data)
-    for i in range(whole, O.shape[0]):
-        _sum_single(like, vectors, o + i * row, row, coefficient + i * e.itemsize, n.ctypes.data)
+def weighted_sums(few, O, E, N):
+    """N += E' O for N (K, D), rows of whole vectors; arrays as in :func:`step_and_products`."""
+    _weighted_sums(
+        few, O.shape[0], O.shape[1] * O.itemsize // VECTOR_BYTES, np.intp(O.ctypes.data), O.strides[0],
+        np.intp(E.ctypes.data), np.intp(N.ctypes.data), N.strides[0],
+    )  # fmt: skip
 
 
 @numba.njit(nogil=True)
@@ -192,7 +245,8 @@ def step_exp_and_sum(O, e, u, v, q, upwards, total):
     """
     row, columns = O.strides[0], O.shape[1]
     vectors, groups = columns * O.itemsize // VECTOR_BYTES, O.shape[0] // GROUP
-    n, s = _aligned_zeros(columns, O), np.zeros(GROUP, O.dtype)
+    n_row, s, one = aligned_zeros(O, 1, columns), np.zeros(GROUP, O.dtype), (q,)
+    n = n_row[0]
     step = -GROUP if upwards else GROUP
     i = (groups - 1) * GROUP if upwards else 0
     o, coefficient = np.intp(O.ctypes.data), np.intp(e.ctypes.data)
@@ -211,22 +265,23 @@ def step_exp_and_sum(O, e, u, v, q, upwards, total):
             whole += _moved(s, n, total)
     if groups:
         last = i - step
-        weighted_sum(O[last : last + GROUP], e[last : last + GROUP], n)
+        weighted_sums(one, O[last : last + GROUP], e[last : last + GROUP], n_row)
     rest = groups * GROUP
-    step_and_product(O[rest:], e[rest:], u, v)
+    step_and_products(one, O[rest:], e[rest:], u.reshape(1, -1), v.reshape(1, -1), 0)
     for j in range(rest, O.shape[0]):
         e[j] = exp(e[j] - q)
         whole += e[j]
-    weighted_sum(O[rest:], e[rest:], n)
+    weighted_sums(one, O[rest:], e[rest:], n_row)
     _moved(s, n, total)
     return whole
 
 
 @numba.njit(nogil=True)
-def _aligned_zeros(count, like):
-    """Zeros of the type of ``like`` from the beginning of a cache line on."""
-    memory = np.zeros(count + LINE // like.itemsize, like.dtype)
-    return memory[-np.intp(memory.ctypes.data) % LINE // like.itemsize :][:count]
+def aligned_zeros(like, rows, columns):
+    """As :func:`nplm_mpi.aligned.aligned_zeros`, inside numba functions."""
+    memory = np.zeros(rows * columns + LINE // like.itemsize, like.dtype)
+    first = -np.intp(memory.ctypes.data) % LINE // like.itemsize
+    return memory[first : first + rows * columns].reshape(rows, columns)
 
 
 @numba.njit(nogil=True)

@@ -131,7 +131,7 @@ class SharedModel(Model):
         """Add this update's changes of b and d, and their squares."""
         w = self.alone._workspace(K)
         # ascend_hidden leaves eps dL/do; O += E step is still to come.
-        for name, change in (("d", w.do[:, :K].sum(axis=1)), ("b", self.alone._E[:, :K] @ w.step[:, 0])):
+        for name, change in (("d", w.do[:, :K].sum(axis=1)), ("b", self.alone._E[:, :K] @ w.step[:K, 0])):
             changes[name][0] += change
             changes[name][1] += change.astype(np.float64) ** 2
 

@@ -21,6 +21,16 @@ def whole_vectors(count: int, itemsize: int) -> int:
     return -(-count // lanes) * lanes
 
 
+def is_few(examples: int, itemsize: int) -> bool:
+    """Whether so many examples, one per lane, would leave half of a vector empty, or more."""
+    return examples <= VECTOR_BYTES // itemsize // 2
+
+
+def example_columns(K: int, itemsize: int) -> int:
+    """Columns of arrays with one per example: K of a few, else whole vectors."""
+    return K if is_few(K, itemsize) else whole_vectors(K, itemsize)
+
+
 def widen(builder):
     """Let the function being emitted use 512-bit registers.
 

@@ -121,6 +121,5 @@ class ThreadedModel(Model):
         np.max(parts, axis=0, out=w.Q)
 
     def _apply_step(self, step: np.ndarray) -> None:
-        p = self.parameters
-        apply = kernels.apply_step if self.batch > 1 else kernels.apply_step_of_one
+        p, apply = self.parameters, self._change_outputs
         self._on_threads(lambda i, rows: apply(p.O[rows], p.shape.columns, self._E[rows], step))

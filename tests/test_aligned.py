@@ -40,7 +40,8 @@ def test_rows_are_whole_vectors():
 @pytest.mark.parametrize("batch", [1, 3, 16])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_an_update_loads_as_vectors_begins_at_a_line(batch, dtype):
-    model = new_model(serial(), ModelConfig(order=4, features=5, hidden=7, direct=True), 50, dtype, batch)
+    shape = ModelConfig(order=4, features=5, hidden=7, direct=True)
+    model = new_model(serial(), shape, 50, dtype, batch)
     p, w = model.parameters, model._workspace(batch)
     arrays = [p.C, p.H, p.d, p.O, model._E, w.payload]
     arrays += [

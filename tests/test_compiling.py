@@ -41,6 +41,7 @@ def compiled_later(arguments: list[str]) -> list[str]:
     [
         (1, "1"),
         (2, "1"),
+        (2, "4"),
         (3, "16"),
         (2, "16 --collectives two"),
         (2, "16 --model deep"),

@@ -44,15 +44,16 @@ def traffic_of_an_update(settings: list[Setting]) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.parametrize("K", [3, 12])
 @pytest.mark.parametrize("layout", [Layout(1, 1), Layout(1, 2), Layout(2, 1), Layout(2, 2)], ids=str)
-def test_calls_and_bytes_are_those_that_the_communicator_counts(layout):
+def test_calls_and_bytes_are_those_that_the_communicator_counts(layout, K):
     schedules = ("one", "two", "paper")
-    settings = [Setting(V=50, n=4, m=3, h=5, K=12, collectives=c, grid=str(layout)) for c in schedules]
+    settings = [Setting(V=50, n=4, m=3, h=5, K=K, collectives=c, grid=str(layout)) for c in schedules]
     shape = ModelConfig(order=4, features=3, hidden=5, direct=True)
     touched = len(distinct(settings[0].batches()[0][0])[0])
     expected = []
     for collectives in schedules:
-        sent = messages(shape, 50, 12, 8, collectives, layout, touched)
+        sent = messages(shape, 50, K, 8, collectives, layout, touched)
         calls = len(sent.row) + len(sent.column) + len(sent.row_gathered)
         expected.append((calls, sent.bytes))
     assert mpi_run(layout.ranks, traffic_of_an_update, settings)[0] == expected

@@ -21,6 +21,7 @@ EVERYTHING = [
     Setting(V=40, K=1, direct=False, dtype="float32"),
     Setting(V=23, K=3, decay=0.05, dtype="float32"),  # the scale gets small and is multiplied out
     Setting(V=40, K=1, decay=0.05),
+    Setting(V=61, K=8, decay=1e-4, dtype="float32"),
     Setting(V=61, K=16, h=0),
     Setting(V=2, K=1),  # with more ranks than words
 ]

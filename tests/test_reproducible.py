@@ -15,6 +15,7 @@ from tests.test_resume import assert_same_files, command, train_to_update
 
 SETTINGS = {
     "one example, words for blocks": [],
+    "few examples": ["--batch", "4"],
     "mini-batches": ["--batch", "16", "--shuffle", "--init-bias", "unigram"],
     "double precision": ["--batch", "3", "--dtype", "float64", "--no-direct"],
     "large vocabulary": ["--batch", "16"],

@@ -17,6 +17,7 @@ from tests.ranks import Setting, build, read, train_oracle
 SETTINGS = [
     Setting(V=200, K=1, decay=0.01, evaluate_after=(9,)),
     Setting(V=200, K=8, h=0, flush_after=(3,)),
+    Setting(V=200, K=4, decay=0.01, flush_after=(3,), evaluate_after=(9,)),
     Setting(V=200, K=8, direct=False, collectives="two", evaluate_after=(9,)),
     Setting(V=30, K=3, collectives="paper"),  # more threads than tiles
 ]
