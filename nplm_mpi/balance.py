@@ -3,7 +3,7 @@
 All ranks wait for the slowest one at each update.  Where cores are not equally fast, as on
 machines that others use, too, or on nodes of several kinds, equal slices of the vocabulary
 cost what the slowest one takes for its own.  Here each rank's time is measured while it
-trains, and a few times a second rows of O change hands until all take equally long.
+trains, and about once a second rows of O change hands until all take equally long.
 
 Whose row it is changes the order in which sums are added up, so results depend on a clock
 in their last digits; with equal slices they do not.
@@ -18,15 +18,16 @@ from nplm_mpi.model import Model
 from nplm_mpi.partition import UnequalPartition
 
 # Seconds between two looks at the clocks, and the fewest calls, whose median counts: an
-# interruption of one of them says nothing about the next ones.
-SPAN, FEWEST_CALLS = 1.0, 5
+# interruption of one of them says nothing about the next ones.  Nor does a fast one, so there is a most.
+SPAN, FEWEST_CALLS, MOST_CALLS = 1.0, 5, 64
 # What a look corrects of a difference; measurements are not exact.
 GAIN = 0.5
 # Rows change hands in multiples of so many, and not where all slices are nearer than this share to what
 # they should be: it costs a pass over O.
 UNIT, WORTHWHILE = 8, 0.003
-# No slice becomes smaller than this share of an equal one.
-SMALLEST = 0.25
+# No slice becomes smaller than this share of an equal one, but for a unit or two; and slices of fewer
+# rows than this stay as they are.
+SMALLEST, FEWEST_ROWS = 0.25, 100
 # Parameters' room for more rows before and behind the own ones; beyond it they move to new memory.
 SPARE = 0.125
 
@@ -52,7 +53,7 @@ class Balance:
     def __init__(self, model: Model, updates: Updates) -> None:
         self.model, self._updates = model, updates
         self.redeals = 0
-        self._seconds: list[float] = []
+        self._seconds: list[tuple[float, float]] = []  # of an update without waiting, of a call
         self._stride = FEWEST_CALLS
 
     @property
@@ -68,19 +69,20 @@ class Balance:
         log_p = self._updates(contexts, words, rates)
         end = time.perf_counter()
         if comm.size > 1:
-            self._seconds.append((end - start - (comm.seconds - talked)) / len(rates))
+            own = end - start - (comm.seconds - talked)
+            self._seconds.append((own / len(rates), end - start))
             if len(self._seconds) >= self._stride:
-                self._look(end - start)
+                self._look()
         return log_p
 
-    def _look(self, last_call: float) -> None:
+    def _look(self) -> None:
         """Compare the ranks' times and deal anew what is worth it. Collective."""
         comm, counts = self.model.comm, self.counts
         found = np.zeros((comm.size, 2))
-        found[comm.rank] = np.median(self._seconds), last_call
+        found[comm.rank] = np.median(self._seconds, axis=0)
         comm.allgather_blocks(found)
         self._seconds.clear()
-        self._stride = max(FEWEST_CALLS, int(SPAN / max(found[:, 1].max(), 1e-9)))
+        self._stride = int(np.clip(SPAN / max(found[:, 1].max(), 1e-9), FEWEST_CALLS, MOST_CALLS))
         better = better_counts(counts, found[:, 0])
         if better != counts:
             self.model.redeal(UnequalPartition.of_counts(better))
@@ -102,12 +104,12 @@ def better_counts(counts: list[int], seconds: np.ndarray) -> list[int]:
         The same numbers if no change is worthwhile.
     """
     ranks, V = len(counts), sum(counts)
+    if FEWEST_ROWS * ranks > V or not (np.isfinite(seconds).all() and seconds.min() > 0):
+        return counts
     smallest = int(SMALLEST * V / ranks) // UNIT * UNIT
-    if smallest == 0:
-        return counts  # a vocabulary too small to be dealt in units
     now = np.array(counts, np.float64)
     # A rank without rows would get none: count it as owner of the fewest.
-    speeds = np.maximum(now, smallest) / np.maximum(seconds, 1e-12)
+    speeds = np.maximum(now, smallest) / seconds
     fair = V * speeds / speeds.sum()
     if np.abs(fair - now).max() < WORTHWHILE * V / ranks:
         return counts

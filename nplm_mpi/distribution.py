@@ -5,6 +5,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
 from nplm_mpi.energy.model import EnergyModel
 from nplm_mpi.energy.parameters import EnergyParameters
+from nplm_mpi.errors import UserError
 from nplm_mpi.grid import Grid, GridModel, shape_of_grid
 from nplm_mpi.model import Model
 from nplm_mpi.parameters import Parameters
@@ -12,6 +13,7 @@ from nplm_mpi.partition import Partition
 from nplm_mpi.rapid import RapidModel
 from nplm_mpi.reproducible import ReproducibleModel, partition_in_blocks
 from nplm_mpi.shared import SharedModel
+from nplm_mpi.simd import VECTOR_BYTES
 from nplm_mpi.threads import ThreadedModel, check_threads
 from nplm_mpi.trainable import AnyModel
 
@@ -76,3 +78,22 @@ def new_model(
     layout = Grid(comm, rows, columns)
     p = Parameters(shape, V, Partition(V, columns), layout.row.rank, dtype)
     return GridModel(layout, p, batch, decay, collectives)
+
+
+def check_processors(comm: Comm) -> None:
+    """Refuse ranks whose copies of C, H and d would drift apart. Collective: one allgather.
+
+    Raises
+    ------
+    UserError
+        On all ranks, if vector registers are not of one size.
+    """
+    sizes = comm.allgather(VECTOR_BYTES)
+    other = next((rank for rank, size in enumerate(sizes) if size != sizes[0]), None)
+    if other is not None:
+        error = UserError(
+            f"rank 0 has vector registers of {sizes[0]} bytes, rank {other} of {sizes[other]}: sums would "
+            "round differently; start all ranks on processors of one kind (Slurm: --constraint)"
+        )
+        error.collective = True
+        raise error

@@ -43,7 +43,7 @@ class Parameters:
     H : (h, (n-1)m) array
     d : (h,) array
     O : (rows, >= D) array
-        Rows padded with zeros to a multiple of 64 bytes.
+        Rows padded with zeros to whole vector registers.
     scale : float
         c: the true C, H, U and W are c times what the arrays hold; b and d are as
         they stand.  See the legend of :mod:`nplm_mpi.kernels`.
@@ -63,21 +63,23 @@ class Parameters:
         self.C = aligned_zeros((V, shape.features), self.dtype)
         self.H = aligned_zeros((shape.hidden, shape.inputs), self.dtype)
         self.d = aligned_zeros(shape.hidden, self.dtype)
-        self._reserve()
-        self._own()
+        self._own(self._reserve())
         self.scale = 1.0
 
-    def _reserve(self) -> None:
+    def _reserve(self) -> np.ndarray:
         """Addresses for the rows that the partition gives this rank, and spare ones."""
         start, stop = self.partition.start(self.rank), self.partition.stop(self.rank)
         spare = int(self._spare * (stop - start))
         self._room = range(max(0, start - spare), min(self.V, stop + spare))
-        self._memory = aligned_rows(len(self._room), self.shape.columns, self.dtype)
+        memory = aligned_rows(len(self._room), self.shape.columns, self.dtype)
+        # Without spare rows O is all there is, and who replaces it lets it go.
+        self._memory = memory if spare else None
+        return memory
 
-    def _own(self) -> None:
+    def _own(self, memory: np.ndarray) -> None:
         """Let start, stop and O be what the partition says."""
         self.start, self.stop = self.partition.start(self.rank), self.partition.stop(self.rank)
-        self.O = self._memory[self.start - self._room.start : self.stop - self._room.start]
+        self.O = memory[self.start - self._room.start : self.stop - self._room.start]
 
     def redeal(self, comm: Comm, partition: AnyPartition) -> None:
         """Give away rows of O and take others, such that ``partition`` is how they are dealt.
@@ -102,22 +104,24 @@ class Parameters:
         before, old = self.O, self.partition
         had, gets = rows_of(old, self.rank), rows_of(partition, self.rank)
         self.partition = partition
-        fits = common(self._room, gets) == gets
-        if not fits:
-            self._reserve()
-        self._own()
-        after = self.O
+        memory = self._memory if common(self._room, gets) == gets else None
+        self._own(self._reserve() if memory is None else memory)
+        after, D = self.O, self.shape.columns
         kept = common(had, gets)
-        if not fits and kept:
+        if memory is None and kept:
             after[kept.start - gets.start :][: len(kept)] = before[kept.start - had.start :][: len(kept)]
         sent, received = {}, {}
         for other in range(comm.size):
             away, here = common(had, rows_of(partition, other)), common(gets, rows_of(old, other))
+            # Without padding, of which other processors may have more or less.
             if away and other != self.rank:
-                sent[other] = before[away.start - had.start :][: len(away)]
+                sent[other] = np.ascontiguousarray(before[away.start - had.start :][: len(away), :D])
             if here and other != self.rank:
-                received[other] = after[here.start - gets.start :][: len(here)]
+                received[other] = np.empty((len(here), D), self.dtype)
         comm.exchange(sent, received)
+        for other, rows in received.items():
+            first = common(gets, rows_of(old, other)).start - gets.start
+            after[first : first + len(rows), :D] = rows
 
     def initialize(self, seed: int, log_unigram: np.ndarray | None = None, never: int | None = None) -> None:
         """Fill with random weights, the same for every number of ranks.

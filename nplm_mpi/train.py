@@ -21,7 +21,7 @@ from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
 from nplm_mpi.costs import PROCESS_BYTES, Layout, memory_per_rank, memory_warning
 from nplm_mpi.deep.building import model_bytes, new_deep_model, shape_of
 from nplm_mpi.display import Display, duration, number, print_table
-from nplm_mpi.distribution import new_model
+from nplm_mpi.distribution import check_processors, new_model
 from nplm_mpi.errors import Stop, UserError
 from nplm_mpi.examples import Examples
 from nplm_mpi.grid import shape_of_grid
@@ -91,6 +91,7 @@ def train(comm: Comm, argv: Sequence[str], signals: Signals, lock: FolderLock) -
         if config.training.grid:
             shape_of_grid(config.training.grid, comm.size)
     check_threads(comm, config.training.threads)
+    check_processors(comm)
     out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
     corpus = open_on_all(comm, config)
     with cli.same_on_all_ranks():

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nplm_mpi import aligned, distribution, simd
 from nplm_mpi import balance as balancing
 from nplm_mpi import comm as communication
-from nplm_mpi import distribution
 from nplm_mpi.balance import SMALLEST, UNIT, Balance, better_counts
 from nplm_mpi.config import Config, ModelConfig
 from nplm_mpi.distribution import new_model
@@ -90,6 +90,11 @@ def test_counts_reach_what_takes_all_ranks_equally_long(speeds, common_part):
     assert better_counts(counts, seconds()) == counts  # and stay there
 
 
+@pytest.mark.parametrize("seconds", [[1.0, np.nan], [1.0, np.inf], [1.0, 0.0], [1.0, -1e-9]])
+def test_times_that_cannot_be_change_nothing(seconds):
+    assert better_counts([1000, 1000], np.array(seconds)) == [1000, 1000]
+
+
 def test_a_vocabulary_too_small_for_units_stays_as_it_is():
     assert better_counts([9, 8], np.array([1.0, 9.0])) == [9, 8]
 
@@ -164,6 +169,43 @@ def test_ranks_whose_rows_change_hands_train_the_serial_model(ranks, serial_tens
                 np.testing.assert_allclose(found[name], array, rtol=1e-9, atol=1e-11, err_msg=f"{way} {name}")
 
 
+def redealt_with_paddings_of_their_own():
+    """As on processors whose vector registers are not of one size."""
+    comm = communication.world()
+    aligned.whole_vectors = lambda count, itemsize: simd.whole_vectors(count, itemsize) + 16 * comm.rank
+    model = new_model(comm, SHAPE, V, "float32", balance=True)
+    model.parameters.initialize(seed=3)
+    columns = model.parameters.shape.columns
+    seen = []
+    for share in (0.5, *CUTS):
+        model.redeal(cut(comm.size, share))
+        seen.append(np.concatenate(comm.allgather(model.parameters.O[:, :columns].copy())).tobytes())
+        padding = model.parameters.O[:, columns:]
+        assert not padding.any()
+    return seen
+
+
+def test_rows_come_whole_to_ranks_with_another_padding():
+    for seen in mpi_run(3, redealt_with_paddings_of_their_own):
+        assert len(set(seen)) == 1
+
+
+def refused_processors():
+    comm = communication.world()
+    distribution.VECTOR_BYTES = 64 if comm.rank < 2 else 32
+    try:
+        distribution.check_processors(comm)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_processors_of_several_kinds_are_refused():
+    for text in mpi_run(3, refused_processors):
+        assert "rank 0 has vector registers of 64 bytes, rank 2 of 32" in text
+    distribution.check_processors(communication.serial())
+
+
 class Clock:
     """Time as it would pass on ranks of given speeds, a second for each row of rank 0."""
 
@@ -199,6 +241,35 @@ def test_rows_go_to_the_ranks_that_are_faster(speeds):
         np.testing.assert_allclose(counts, 2000 * np.array(speeds) / sum(speeds), atol=2 * UNIT)
         assert 1 < redeals < 20
         assert seen[-1] == seen[len(seen) // 2]  # where all take equally long, nothing moves
+
+
+def looks_at_rank_speeds(calls_per_epoch: int) -> int:
+    """How often the clocks are compared in 60 epochs, each with a short call at its end."""
+    comm, clock = communication.world(), Clock()
+    model = new_model(comm, SHAPE, 2000, "float32", balance=True)
+    model.parameters.initialize(seed=1)
+    balancing.time = clock
+
+    def updates(contexts, words, rates):
+        clock.now += 2e-4 * len(rates)
+        return np.zeros(len(words))
+
+    balance, looks = Balance(model, updates), []
+    look = balance._look
+    balance._look = lambda: looks.append(look())
+    contexts, words, _ = examples(1)
+    for _ in range(60):
+        for length in [512] * (calls_per_epoch - 1) + [1]:
+            balance.updates(contexts, words, np.full(length, 0.1))
+    return len(looks)
+
+
+@pytest.mark.parametrize("calls_per_epoch", [5, 14])
+def test_a_short_call_at_the_end_of_an_epoch_does_not_put_looks_off(calls_per_epoch):
+    # Calls of 0.1 s, a look each second.
+    expected = 60 * calls_per_epoch / 10
+    for looks in mpi_run(2, looks_at_rank_speeds, calls_per_epoch):
+        assert 0.7 * expected < looks < 1.5 * expected
 
 
 def test_equal_ranks_keep_their_rows():
