@@ -60,8 +60,9 @@ class Workspace:
     mean_log_S: float = math.nan
 
     @classmethod
-    def allocate(cls, K: int, shape: ModelConfig, dtype: np.dtype, batch: int) -> "Workspace":
-        """Arrays for K of at most ``batch`` examples, which have a column each if they are few."""
+    def allocate(cls, K: int, shape: ModelConfig, dtype: np.dtype, batch: int = 0) -> "Workspace":
+        """Arrays for K of at most ``batch`` examples (K if not given), which have a column each if few."""
+        batch = batch or K
         few = is_few(batch, dtype.itemsize)
         columns = batch if few else whole_vectors(K, dtype.itemsize)
         D = shape.columns
@@ -353,7 +354,7 @@ class Model:
         p = self.parameters
         direct, c = p.shape.direct, p.dtype.type(p.scale)
         log_p = np.empty(len(words))
-        w = Workspace.allocate(CHUNK, p.shape, p.dtype, CHUNK)
+        w = Workspace.allocate(CHUNK, p.shape, p.dtype)
         sums = np.empty((2, w.z.shape[1]))
         for first in range(0, len(words), CHUNK):
             part = slice(first, min(first + CHUNK, len(words)))

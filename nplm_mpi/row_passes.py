@@ -1,10 +1,14 @@
-"""One example: passes over the rows of O that read and write each row once, generated as LLVM code.
+"""One example, or a few: passes over the rows of O with its columns in the lanes, generated as LLVM code.
 
 For one example an update does six flops per number of O, so what counts is how fast O comes and
 goes.  Rows are worked on in groups of :data:`GROUP`.  While a group is changed and multiplied with z,
 the one before it, whose exponentials are known by now, is added up: rows of up to some 450 numbers
 are then still in the first cache.  And rows farther ahead are called for from the third cache or from
 memory.  So the arithmetic and both ways between the caches go on at the same time.
+
+What begins with ``few`` is for any number of examples up to 8, one included; how many is part of
+the type of ``few``, so that each number has code of its own.  :mod:`nplm_mpi.few_examples` makes a
+pass of it.
 """
 
 import numba
@@ -25,14 +29,16 @@ GROUP = 8
 AHEAD = 2
 # Groups whose sums are added up in the precision of O, before they go to float64.
 CHUNK = 8
-# Rows of a group by the number of examples, as measured: the totals of each row and example, and z of
-# each example have to fit into 32 registers.
+# Vector registers of the processor.
+REGISTERS = 32 if VECTOR_BYTES == 64 else 16
+# Rows of a group by the number of examples, as measured with 32 registers, where the totals of each
+# row and example have to stay.
 TOGETHER = {1: GROUP, 2: 8, 3: 4, 4: 4, 5: 4, 6: 4, 7: 3, 8: 2}
 
 
 def rows_together(K: int) -> int:
     """How many rows are multiplied with all of K examples at the same time."""
-    return TOGETHER[K] if VECTOR_BYTES == 64 or K == 1 else max(1, TOGETHER[K] // 2)  # 16 registers
+    return TOGETHER[K] if K == 1 else max(1, TOGETHER[K] * REGISTERS // 32)
 
 
 def _step_and_products(single: bool):
@@ -47,6 +53,9 @@ def _step_and_products(single: bool):
             return None
         K = few.count
         R = 1 if single else rows_together(K)
+        # One row after the other if all vectors of steps and z can stay in registers with the totals,
+        # else one example after the other.
+        fits = REGISTERS > (R + 2) * K
 
         def codegen(context, builder, signature, args):
             widen(builder)
@@ -63,21 +72,29 @@ def _step_and_products(single: bool):
                 for line in range(R * VECTOR_BYTES // LINE):
                     place = builder.add(builder.mul(offset, word(R)), word(line * LINE))
                     emitter.prefetch(builder.add(ahead, place))
-                step, z = (
-                    [emitter.load(builder.add(row, offset)) for row in some] for some in (steps, inputs)
-                )
-                for r in range(R):
-                    place = builder.add(rows[r], offset)
-                    value = emitter.load(place)
-                    # Coefficients are read again for each vector, as part of the multiplication: they
-                    # would take the registers of the totals.
-                    coefficients = emitter.load_each(builder.add(e, word(r * K * emitter.size)), K)
+                held = None
+                if fits:
+                    held = [
+                        [emitter.load(builder.add(row, offset)) for row in some] for some in (steps, inputs)
+                    ]
+                for some in [[r] for r in range(R)] if fits else [range(R)]:
+                    places = {r: builder.add(rows[r], offset) for r in some}
+                    values = {r: emitter.load(places[r]) for r in some}
                     for k in range(K):
-                        value = emitter.multiply_add(coefficients[k], step[k], value)
-                    emitter.store(value, place)
+                        step = held[0][k] if held else emitter.load(builder.add(steps[k], offset))
+                        for r in some:
+                            # Read again for each vector, as part of the multiplication: coefficients
+                            # would take the registers of the totals.
+                            place = builder.add(e, word((r * K + k) * emitter.size))
+                            coefficient = emitter.load_everywhere(place)
+                            values[r] = emitter.multiply_add(coefficient, step, values[r])
+                    for r in some:
+                        emitter.store(values[r], places[r])
                     for k in range(K):
-                        total = totals[r * K + k]
-                        builder.store(emitter.multiply_add(value, z[k], builder.load(total)), total)
+                        z = held[1][k] if held else emitter.load(builder.add(inputs[k], offset))
+                        for r in some:
+                            total = totals[r * K + k]
+                            builder.store(emitter.multiply_add(values[r], z, builder.load(total)), total)
             # As many sums at a time as there are lanes, then powers of two of what is left.
             done, some = 0, emitter.vector.count
             while done < R * K:
