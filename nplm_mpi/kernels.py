@@ -37,6 +37,8 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 
 from nplm_mpi.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
 from nplm_mpi.fast_exp import tanh
@@ -246,6 +248,27 @@ def for_examples(K: int, dtype: np.dtype) -> tuple[Callable[..., None], Callable
         return output_units, apply_step
     units = output_units_of_one if K == 1 else partial(output_units_of_few, few)
     return units, partial(apply_step_of_few, few)
+
+
+def output_units_of_any(few, O, D, E, step, z, Q, words, upwards, sums, N, R):
+    """That of the three which :func:`for_examples` takes, inside numba functions: only it is compiled."""
+    raise RuntimeError("only for numba functions")
+
+
+@overload(output_units_of_any)
+def _overload_output_units(few, O, D, E, step, z, Q, words, upwards, sums, N, R):
+    def many(few, O, D, E, step, z, Q, words, upwards, sums, N, R):
+        output_units(O, D, E, step, z, Q, words, upwards, sums, N, R)
+
+    def one(few, O, D, E, step, z, Q, words, upwards, sums, N, R):
+        output_units_of_one(O, D, E, step, z, Q, words, upwards, sums, N, R)
+
+    def some(few, O, D, E, step, z, Q, words, upwards, sums, N, R):
+        output_units_of_few(few, O, D, E, step, z, Q, words, upwards, sums, N, R)
+
+    if isinstance(few, types.NoneType):
+        return many
+    return one if few.count == 1 else some
 
 
 @njit(**options_for_sums)

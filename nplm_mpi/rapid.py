@@ -30,7 +30,7 @@ MULTIPLICATIONS_TOGETHER = 2e9
 
 @njit(**options)
 def rapid_updates(
-    C, H, d, O, E, pending, contexts, words, direct, one, few, rates, limits, workspace, Q, upwards,
+    C, H, d, O, E, pending, contexts, words, direct, few, rates, limits, workspace, Q, upwards,
     slots, marks, place, log_p,
 ):  # fmt: skip
     """As many updates as there are rates.
@@ -43,8 +43,6 @@ def rapid_updates(
         The step that O has yet to take.
     contexts, words : (updates x K, n-1), (updates x K,) arrays
         The words as rows of O.
-    one : True or None
-        True if K = 1, with the kernel for it.  None is a type, too: only one kernel is compiled.
     few : tuple or None
         See :func:`nplm_mpi.kernels.few_numbers`.
     rates : (updates, 4) array
@@ -85,12 +83,7 @@ def rapid_updates(
         kernels.inputs_of_outputs(C, H, d, some, direct, c, x, a, z)
         q[:] = Q
         upwards = not upwards
-        if one is not None:
-            kernels.output_units_of_one(O, D, E, pending, z, q, own, upwards, sums, N, R)
-        elif few is not None:
-            kernels.output_units_of_few(few, O, D, E, pending, z, q, own, upwards, sums, N, R)
-        else:
-            kernels.output_units(O, D, E, pending, z, q, own, upwards, sums, N, R)
+        kernels.output_units_of_any(few, O, D, E, pending, z, q, own, upwards, sums, N, R)
         start = seconds(room)
         sum_over_ranks(flat, slots, marks, place)
         spent += seconds(room) - start
@@ -164,7 +157,7 @@ class RapidModel(Model):
         w, shared = self._workspace(K), self._shared
         made, Q, self.upwards, spent = rapid_updates(
             p.C, p.H, p.d, p.O, self._E, self._take_step(), contexts[part], words[part] - np.int32(p.start),
-            p.shape.direct, True if K == 1 else None, self._few, steps, np.array(self._range_of_S),
+            p.shape.direct, self._few, steps, np.array(self._range_of_S),
             (w.x, w.a, w.z, w.dz, w.do, w.dx, w.step, w.Q, w.payload), self.Q, self.upwards,
             shared.slots[p.dtype], shared.marks, shared.place, log_p[part],
         )  # fmt: skip

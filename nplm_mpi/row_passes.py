@@ -262,8 +262,9 @@ def step_exp_and_sum(O, e, u, v, q, upwards, total):
     """
     row, columns = O.strides[0], O.shape[1]
     vectors, groups = columns * O.itemsize // VECTOR_BYTES, O.shape[0] // GROUP
-    n_row, s, one = aligned_zeros(O, 1, columns), np.zeros(GROUP, O.dtype), (q,)
-    n = n_row[0]
+    N, s = aligned_zeros(O, 1, columns), np.zeros(GROUP, O.dtype)
+    # As others call these functions, too: with other types all would be compiled again.
+    one, E, n = (q,), e.reshape(-1, 1), N[0]
     step = -GROUP if upwards else GROUP
     i = (groups - 1) * GROUP if upwards else 0
     o, coefficient = np.intp(O.ctypes.data), np.intp(e.ctypes.data)
@@ -282,13 +283,13 @@ def step_exp_and_sum(O, e, u, v, q, upwards, total):
             whole += _moved(s, n, total)
     if groups:
         last = i - step
-        weighted_sums(one, O[last : last + GROUP], e[last : last + GROUP], n_row)
+        weighted_sums(one, O[last : last + GROUP], E[last : last + GROUP], N)
     rest = groups * GROUP
-    step_and_products(one, O[rest:], e[rest:], u.reshape(1, -1), v.reshape(1, -1), 0)
+    step_and_products(one, O[rest:], E[rest:], u.reshape(1, -1), v.reshape(1, -1), np.intp(0))
     for j in range(rest, O.shape[0]):
         e[j] = exp(e[j] - q)
         whole += e[j]
-    weighted_sums(one, O[rest:], e[rest:], n_row)
+    weighted_sums(one, O[rest:], E[rest:], N)
     _moved(s, n, total)
     return whole
 
