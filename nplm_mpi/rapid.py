@@ -24,7 +24,7 @@ from nplm_mpi.simd import use_full_registers
 # wait.  So it makes updates of that many examples; with more ranks than cores of fewer, since
 # signals, logs and checkpoints wait for the end of a call; and if V is large, no more than take
 # about a tenth of a second, or half of one from memory.
-EXAMPLES_TOGETHER, CROWDED_TOGETHER = 512, 32
+EXAMPLES_TOGETHER, CROWDED_TOGETHER = 256, 32
 MULTIPLICATIONS_TOGETHER = 2e9
 
 
