@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from benchmarks.reports import argument_parser, network, report, start_ranks
-from nplm_mpi import comm as communication
+from benchmarks.reports import measure_on_ranks
 from nplm_mpi.balance import Balance
 from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig
@@ -136,18 +134,5 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def main() -> None:
-    """Measure as the arguments say."""
-    parser = argument_parser(__doc__)
-    parser.add_argument("--seconds", type=float, default=2.5, help="of each measurement")
-    arguments = parser.parse_args()
-    start_ranks("benchmarks.balance")
-    comm = communication.world()
-    with threadpool_limits(1):
-        rows = measure_all(comm, network("mlp9"), arguments.seconds)
-    if comm.is_root:
-        report(arguments, "balance", rows, table(rows), draw)
-
-
 if __name__ == "__main__":
-    main()
+    measure_on_ranks(__doc__, "balance", 2.5, measure_all, table, draw)

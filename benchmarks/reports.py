@@ -14,8 +14,10 @@ from typing import Any
 
 import numba
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from nplm_mpi import comm as communication
+from nplm_mpi.comm import Comm
 from nplm_mpi.config import ModelConfig, preset
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,6 +96,26 @@ def report(
         folder = Path(arguments.out)
         write_report(folder, name, head, rows, table)
         draw(rows, folder / f"{name}.png")
+
+
+def measure_on_ranks(
+    description: str | None,
+    name: str,
+    seconds: float,
+    measure_all: Callable[[Comm, ModelConfig, float], list[dict[str, Any]]],
+    table: Callable[[list[dict[str, Any]]], str],
+    draw: Callable[[list[dict[str, Any]], Path], None],
+) -> None:
+    """``benchmarks.NAME`` as its arguments say, for MLP9, on a rank per core if no launcher is there."""
+    parser = argument_parser(description)
+    parser.add_argument("--seconds", type=float, default=seconds, help="of each measurement")
+    arguments = parser.parse_args()
+    start_ranks(f"benchmarks.{name}")
+    comm = communication.world()
+    with threadpool_limits(1):
+        rows = measure_all(comm, network("mlp9"), arguments.seconds)
+    if comm.is_root:
+        report(arguments, name, rows, table(rows), draw)
 
 
 def write_report(

@@ -1,8 +1,8 @@
 """``--balance``: slices in proportion to how fast their owners are.
 
 All ranks wait for the slowest one at each update.  Where cores are not equally fast, as on
-machines that others use, too, or on nodes of several kinds, equal slices of the vocabulary
-cost what the slowest one takes for its own.  Here each rank's time is measured while it
+machines that others use, too, equal slices of the vocabulary cost what the slowest one takes
+for its own.  Here each rank's time is measured while it
 trains, and about once a second rows of O change hands until all take equally long.
 
 Whose row it is changes the order in which sums are added up, so results depend on a clock
