@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.reports import measure_on_ranks
-from nplm_mpi.balance import Balance
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.distribution import new_model
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.training.balance import Balance
 
 V = 17_907
 BATCHES = (1, 32, 128)

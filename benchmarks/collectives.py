@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.reports import measure_on_ranks
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.distribution import new_model
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.distribution import new_model
 
 V = 17_907
 BATCHES = (1, 16, 32, 128)

@@ -17,10 +17,10 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.reports import circumstances
 from nplm_mpi.comm import Comm, world
-from nplm_mpi.deep.config import DeepConfig, DeepShape
-from nplm_mpi.deep.model import DeepModel, Learning
-from nplm_mpi.deep.parameters import DeepParameters
-from nplm_mpi.partition import Partition
+from nplm_mpi.config.deep import DeepConfig, DeepShape
+from nplm_mpi.models.deep.model import DeepModel, Learning
+from nplm_mpi.models.deep.parameters import DeepParameters
+from nplm_mpi.models.partition import Partition
 
 DROPOUT = {"dropout_features": 0.2, "dropout_hidden": 0.4, "dropout_outputs": 0.2}
 # Those of modern-fast.

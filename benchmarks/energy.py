@@ -4,14 +4,14 @@
     mpirun -n 2 python -m benchmarks.energy            also times whole updates on two ranks
     python -m benchmarks.energy --out benchmarks/results/energy.json
 
-Of one core, the best of many: the rate of `nplm_mpi.fast_exp.tanh` over numbers in the
+Of one core, the best of many: the rate of `nplm_mpi.machine.fast_exp.tanh` over numbers in the
 first cache, and of BLAS's matrix product (1024 x 1024). A forward pass takes h K V
 hyperbolic tangents and as many multiply-adds, so it could run at
 
     1 / (1 / tanh rate + 2 / flop rate)
 
 units per second if both ran at these rates: the bound. The kernels do not take a
-tanh for each unit (see `nplm_mpi.energy.kernels`), so they can be above it. The backward pass makes
+tanh for each unit (see `nplm_mpi.models.energy.kernels`), so they can be above it. The backward pass makes
 the units again, and five more multiply-adds of each.
 """
 
@@ -28,13 +28,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from nplm_mpi.comm import Comm, world
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.distribution import new_model
-from nplm_mpi.energy import kernels
-from nplm_mpi.energy.model import EnergyModel
-from nplm_mpi.fast_exp import tanh
-from nplm_mpi.kernels import options
-from nplm_mpi.simd import use_full_registers
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.machine.fast_exp import tanh
+from nplm_mpi.machine.simd import use_full_registers
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.energy import kernels
+from nplm_mpi.models.energy.model import EnergyModel
+from nplm_mpi.models.network.kernels import options
 
 # Brown's vocabulary, and the sizes of MLP5.
 V, ORDER, FEATURES, HIDDEN, BATCH, EXAMPLES = 17_907, 5, 30, 50, 32, 800_000

@@ -28,11 +28,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from nplm_mpi import checkpoint, safe_hdf5
-from nplm_mpi.checkpoint import SaveError, Sliced, Whole, latest_good, open_model
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config import Config
-from nplm_mpi.errors import UserError
+from nplm_mpi.config.run import Config
+from nplm_mpi.storage import safe_hdf5
+from nplm_mpi.storage import saving as checkpoint
+from nplm_mpi.storage.saving import SaveError, Sliced, Whole, latest_good, open_model
 from tests.faults import Tally, corrupted, kill_and_resume, uninterrupted
 
 PER_RUN = 10

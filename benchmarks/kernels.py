@@ -24,9 +24,9 @@ from threadpoolctl import threadpool_limits
 from benchmarks.reports import argument_parser, report, start_ranks
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.distribution import new_model
-from nplm_mpi.measure import seconds_per_update
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.planning.measure import seconds_per_update
 
 # V, n, m, h, direct: Brown without and with direct connections, AP.
 NETWORKS = [(17_907, 5, 30, 100, False), (17_907, 5, 60, 50, True), (17_964, 6, 100, 60, True)]

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig, preset
+from nplm_mpi.config.run import ModelConfig, preset
 
 ROOT = Path(__file__).resolve().parents[1]
 

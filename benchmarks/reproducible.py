@@ -13,9 +13,9 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.reports import circumstances
 from nplm_mpi.comm import Comm, world
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.distribution import new_model
-from nplm_mpi.model import Model
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.model import Model
 
 MLP5 = ModelConfig(order=5, features=30, hidden=50, direct=True)
 SMALL = ModelConfig(order=4, features=30, hidden=50, direct=False)

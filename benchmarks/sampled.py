@@ -19,13 +19,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from nplm_mpi.comm import serial
-from nplm_mpi.config import CorpusConfig, ModelConfig
+from nplm_mpi.config.run import CorpusConfig, ModelConfig
 from nplm_mpi.corpus import load
-from nplm_mpi.distribution import new_model
-from nplm_mpi.examples import Examples
-from nplm_mpi.proposal import Proposal
-from nplm_mpi.sampled import SampledUpdates
-from nplm_mpi.training import unigram_log_probs
+from nplm_mpi.corpus.examples import Examples
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.outputs.proposal import Proposal
+from nplm_mpi.models.outputs.sampled import SampledUpdates
+from nplm_mpi.training.loop import unigram_log_probs
 
 K, ORDER, FEATURES, HIDDEN, VALID = 32, 5, 30, 50, 5000
 WAYS = ("exact", "sampled", "sampled, as many examples")

@@ -24,9 +24,9 @@ from benchmarks.reports import add_network_arguments, circumstances, network, st
 from benchmarks.slow_network import measure
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.costs import NETWORKS, Layout, communication_seconds, messages
-from nplm_mpi.measure import Profile, measure_network
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.planning.costs import NETWORKS, Layout, communication_seconds, messages
+from nplm_mpi.planning.measure import Profile, measure_network
 
 PAPER_SHARE = 1 / 15
 ROOT = Path(__file__).resolve().parents[1]

@@ -26,15 +26,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.reports import circumstances
-from nplm_mpi import kernels
 from nplm_mpi.comm import serial
-from nplm_mpi.config import ModelConfig
+from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.language_model import LanguageModel
-from nplm_mpi.model import Model, Workspace
-from nplm_mpi.parameters import Parameters
-from nplm_mpi.partition import Partition
-from nplm_mpi.scorers import NetworkScorer
+from nplm_mpi.models.network import kernels
+from nplm_mpi.models.network.model import Model, Workspace
+from nplm_mpi.models.network.parameters import Parameters
+from nplm_mpi.models.partition import Partition
+from nplm_mpi.scoring.language_model import LanguageModel
+from nplm_mpi.scoring.scorers import NetworkScorer
 
 WORDS = 100_000
 K = 512

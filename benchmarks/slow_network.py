@@ -7,7 +7,7 @@ with one rank on each of two machines, `mpirun ... python -m benchmarks.slow_net
 --here` measures the real network.
 
 For each schedule it also compares the counted calls and bytes with the formula of
-nplm_mpi.costs, and the measured speed with what nplm_mpi.plan predicts from a few
+nplm_mpi.planning.costs, and the measured speed with what nplm_mpi.plan predicts from a few
 measured updates and Allreduces.  In brackets, and under "plan", what these say.
 """
 
@@ -26,10 +26,10 @@ from benchmarks.reports import add_network_arguments, circumstances, network, wr
 from benchmarks.slow_hosts import SlowHosts
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.costs import Layout, communication_seconds, messages
-from nplm_mpi.distribution import new_model
-from nplm_mpi.measure import Profile, measure_network, seconds_per_call
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.planning.costs import Layout, communication_seconds, messages
+from nplm_mpi.planning.measure import Profile, measure_network, seconds_per_call
 
 DELAYS = (0, 50, 500)
 BATCHES = (1, 4, 16, 64)

@@ -33,8 +33,8 @@ from benchmarks.nplm_toolkit import Toolkit
 from benchmarks.reports import circumstances, launcher, write_report
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.distribution import new_model
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.distribution import new_model
 
 V, ORDER = 17_907, 5
 # K, h, m, direct

@@ -28,14 +28,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import nplm_mpi
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import load
 from nplm_mpi.corpus.brown import find_brown, read_brown
-from nplm_mpi.energy import kernels
-from nplm_mpi.energy.model import CHUNK, EnergyModel
-from nplm_mpi.energy.scorer import EnergyScorer
-from nplm_mpi.errors import UserError
-from nplm_mpi.model_file import checkpoint
-from nplm_mpi.parameters import NEVER
+from nplm_mpi.models.energy import kernels
+from nplm_mpi.models.energy.model import CHUNK, EnergyModel
+from nplm_mpi.models.energy.scorer import EnergyScorer
+from nplm_mpi.models.network.parameters import NEVER
+from nplm_mpi.storage.model_file import checkpoint
 
 REMOVED = 300
 WAYS = ("<unk>", "first context", "all contexts so far", "first, of rare words")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from nplm_mpi.stale import discard_stale_code
+from nplm_mpi.machine.stale import discard_stale_code
 
 __version__ = "0.1.0"
 __all__ = ["LanguageModel", "UserError", "load"]
@@ -12,11 +12,11 @@ __all__ = ["LanguageModel", "UserError", "load"]
 def __getattr__(name: str) -> Any:
     # Imported when first asked for: commands that only parse arguments start faster.
     if name in ("load", "LanguageModel"):
-        from nplm_mpi import language_model
+        from nplm_mpi.scoring import language_model
 
         return getattr(language_model, name)
     if name == "UserError":
-        from nplm_mpi.errors import UserError
+        from nplm_mpi.base.errors import UserError
 
         return UserError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

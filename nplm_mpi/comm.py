@@ -21,8 +21,8 @@ from typing import Any, TextIO, TypeVar
 
 import numpy as np
 
-from nplm_mpi.errors import UserError
-from nplm_mpi.shared_sums import SharedSums, bytes_needed
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.machine.shared_sums import SharedSums, bytes_needed
 
 Result = TypeVar("Result")
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nplm_mpi import cli, exporting
-from nplm_mpi.arguments import Parser
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
-from nplm_mpi.errors import UserError
-from nplm_mpi.language_model import load
-from nplm_mpi.scorers import DeepScorer, NetworkScorer
+from nplm_mpi.commandline import cli
+from nplm_mpi.commandline.arguments import Parser
+from nplm_mpi.scoring.language_model import load
+from nplm_mpi.scoring.scorers import DeepScorer, NetworkScorer
+from nplm_mpi.storage import exporting
 
 EXAMPLES = """
 python -m nplm_mpi.export run/best.h5 --format word2vec --out words.txt

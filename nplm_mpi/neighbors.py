@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nplm_mpi import cli
-from nplm_mpi.arguments import Parser
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import require
+from nplm_mpi.commandline import cli
+from nplm_mpi.commandline.arguments import Parser
+from nplm_mpi.config.run import require
 from nplm_mpi.corpus import iter_lines
 from nplm_mpi.corpus.text import open_binary
-from nplm_mpi.errors import UserError
-from nplm_mpi.language_model import load
-from nplm_mpi.vectors import Vectors
+from nplm_mpi.scoring.language_model import load
+from nplm_mpi.scoring.vectors import Vectors
 
 EXAMPLES = """
 python -m nplm_mpi.neighbors run/best.h5 list function --count 5
@@ -133,7 +133,7 @@ def read_pairs(path: str) -> list[tuple[str, str, float]]:
 
 def draw_map(vectors: Vectors, arguments: argparse.Namespace) -> dict[str, Any]:
     """Write the picture."""
-    from nplm_mpi import word_map
+    from nplm_mpi.scoring import word_map
 
     words = word_map.frequent_words(vectors.vocabulary, arguments.map_words)
     rows = [vectors.index(word) for word in words]

@@ -11,12 +11,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from nplm_mpi import cli
-from nplm_mpi.arguments import Parser, add_options, build_config
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import Config, CorpusConfig, ModelConfig, TrainingConfig, require
+from nplm_mpi.commandline import cli
+from nplm_mpi.commandline.arguments import Parser, add_options, build_config
+from nplm_mpi.commandline.display import duration
+from nplm_mpi.config.run import Config, CorpusConfig, ModelConfig, TrainingConfig, require
 from nplm_mpi.corpus import open_prepared, prepare
-from nplm_mpi.costs import (
+from nplm_mpi.planning.costs import (
     NETWORKS,
     Layout,
     Measured,
@@ -26,9 +28,7 @@ from nplm_mpi.costs import (
     memory_per_rank,
     messages,
 )
-from nplm_mpi.display import duration
-from nplm_mpi.errors import UserError
-from nplm_mpi.measure import Profile, measure_network
+from nplm_mpi.planning.measure import Profile, measure_network
 
 EXAMPLES = """
 python -m nplm_mpi.plan                                   the paper's AP News network on up to 40 ranks

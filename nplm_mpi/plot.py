@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from nplm_mpi import cli
-from nplm_mpi.arguments import Parser
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.files import one_line
 from nplm_mpi.comm import Comm
-from nplm_mpi.errors import UserError
-from nplm_mpi.files import one_line
-from nplm_mpi.metrics import read_metrics, training_curve
-from nplm_mpi.word_map import load_pyplot
+from nplm_mpi.commandline import cli
+from nplm_mpi.commandline.arguments import Parser
+from nplm_mpi.commandline.metrics import read_metrics, training_curve
+from nplm_mpi.scoring.word_map import load_pyplot
 
 EXAMPLES = """
 python -m nplm_mpi.plot runs/mlp1

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from nplm_mpi import cli
-from nplm_mpi.arguments import Parser
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import require
+from nplm_mpi.commandline import cli
+from nplm_mpi.commandline.arguments import Parser
+from nplm_mpi.config.run import require
 from nplm_mpi.corpus import EOS, tokenise
-from nplm_mpi.errors import UserError
-from nplm_mpi.language_model import load
-from nplm_mpi.sampling import sample_words
+from nplm_mpi.scoring.language_model import load
+from nplm_mpi.scoring.sampling import sample_words
 
 EXAMPLES = """
 python -m nplm_mpi.sample run/best.h5 --tokens 40 --prompt "the function"

@@ -8,16 +8,17 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
-from nplm_mpi import cli, nbest
-from nplm_mpi.adapting import AdaptingModel
-from nplm_mpi.arguments import Parser
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
+from nplm_mpi.commandline import cli
+from nplm_mpi.commandline.arguments import Parser
 from nplm_mpi.corpus import iter_lines
 from nplm_mpi.corpus.text import open_binary
-from nplm_mpi.errors import UserError
-from nplm_mpi.language_model import LN10, LanguageModel, load
-from nplm_mpi.line_scores import TextScore, frequent
-from nplm_mpi.score_layouts import LEVELS, JsonLayout, KenlmLayout, Layout, SrilmLayout, TsvLayout, defined
+from nplm_mpi.scoring import nbest
+from nplm_mpi.scoring.adapting import AdaptingModel
+from nplm_mpi.scoring.language_model import LN10, LanguageModel, load
+from nplm_mpi.scoring.layouts import LEVELS, JsonLayout, KenlmLayout, Layout, SrilmLayout, TsvLayout, defined
+from nplm_mpi.scoring.line_scores import TextScore, frequent
 
 EXAMPLES = """
 python -m nplm_mpi.score run/best.h5 < text.txt

@@ -12,22 +12,30 @@ from typing import Any
 import numba
 import psutil
 
-from nplm_mpi import __version__, checkpoint, cli, tensorboard_log
-from nplm_mpi.arguments import Parser, add_config_options, build_config
+from nplm_mpi import __version__
+from nplm_mpi.base.errors import Stop, UserError
+from nplm_mpi.base.signals import Signals
 from nplm_mpi.comm import Comm
-from nplm_mpi.compiling import WORDS, compile_kernels
-from nplm_mpi.config import Config, parse_grid
+from nplm_mpi.commandline import cli
+from nplm_mpi.commandline import tensorboard as tensorboard_log
+from nplm_mpi.commandline.arguments import Parser, add_config_options, build_config
+from nplm_mpi.commandline.display import Display, duration, number, print_table
+from nplm_mpi.config.run import Config, parse_grid
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
-from nplm_mpi.costs import PROCESS_BYTES, Layout, memory_per_rank, memory_warning
-from nplm_mpi.deep.building import model_bytes, new_deep_model, shape_of
-from nplm_mpi.display import Display, duration, number, print_table
-from nplm_mpi.distribution import check_processors, new_model
-from nplm_mpi.errors import Stop, UserError
-from nplm_mpi.examples import Examples
-from nplm_mpi.grid import shape_of_grid
-from nplm_mpi.model_file import load_model
-from nplm_mpi.proposal import Proposal
-from nplm_mpi.run_folder import (
+from nplm_mpi.corpus.examples import Examples
+from nplm_mpi.models.deep.building import model_bytes, new_deep_model, shape_of
+from nplm_mpi.models.distribution import check_processors, new_model
+from nplm_mpi.models.interface import AnyModel
+from nplm_mpi.models.network.grid import shape_of_grid
+from nplm_mpi.models.network.shared import SharedModel
+from nplm_mpi.models.network.threads import check_threads
+from nplm_mpi.models.outputs.proposal import Proposal
+from nplm_mpi.planning.costs import PROCESS_BYTES, Layout, memory_per_rank, memory_warning
+from nplm_mpi.storage import saving as checkpoint
+from nplm_mpi.storage.model_file import load_model
+from nplm_mpi.training.compiling import WORDS, compile_kernels
+from nplm_mpi.training.loop import State, Training, final_evaluation, fingerprint, unigram_log_probs
+from nplm_mpi.training.run_folder import (
     FolderLock,
     Found,
     check_same_run,
@@ -38,11 +46,6 @@ from nplm_mpi.run_folder import (
     trim_metrics,
     write_config,
 )
-from nplm_mpi.shared import SharedModel
-from nplm_mpi.signals import Signals
-from nplm_mpi.threads import check_threads
-from nplm_mpi.trainable import AnyModel
-from nplm_mpi.training import State, Training, final_evaluation, fingerprint, unigram_log_probs
 
 EXAMPLES = """
 mpirun -n 2 python -m nplm_mpi.train

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from nplm_mpi import checkpoint, safe_hdf5
-from nplm_mpi.checkpoint import Sliced, Whole
-from nplm_mpi.config import Config
-from nplm_mpi.partition import Partition
+from nplm_mpi.config.run import Config
+from nplm_mpi.models.partition import Partition
+from nplm_mpi.storage import safe_hdf5
+from nplm_mpi.storage import saving as checkpoint
+from nplm_mpi.storage.saving import Sliced, Whole
 from tests.thread_ranks import run_ranks
 
 WORDS = ["<unk>", "Straße", "naïve", "東京", "don't", "\x07bell", "😀", " "]

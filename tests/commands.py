@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from nplm_mpi import cli
 from nplm_mpi.comm import Comm, serial
+from nplm_mpi.commandline import cli
 from tests.mpi import ROOT, Finished, launch, mpi_command, tail
 from tests.oracle import Network
 

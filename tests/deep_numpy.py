@@ -1,5 +1,5 @@
-"""The deep network forward only, to judge :mod:`nplm_mpi.deep` without PyTorch: NumPy, float64, one example
-at a time.  What it makes of the parameters can be differentiated by finite differences.
+"""The deep network forward only, to judge :mod:`nplm_mpi.models.deep` without PyTorch: NumPy, float64, one
+example at a time.  What it makes of the parameters can be differentiated by finite differences.
 
 Nothing here is shared with the package but the random numbers of dropout, which are its
 definition, and are written out here in plain Python integers.

@@ -1,4 +1,5 @@
-"""The deep network once more, to judge :mod:`nplm_mpi.deep.model`: whole arrays, PyTorch autograd, float64.
+"""The deep network once more, to judge :mod:`nplm_mpi.models.deep.model`: whole arrays, PyTorch
+autograd, float64.
 
 Nothing here is shared with the package; the random numbers of dropout are those of :mod:`tests.deep_numpy`.
 """

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nplm_mpi.comm import Comm
-from nplm_mpi.deep.config import DeepConfig, DeepShape
-from nplm_mpi.deep.model import DeepModel, Learning
-from nplm_mpi.deep.parameters import DeepParameters
-from nplm_mpi.partition import Partition
+from nplm_mpi.config.deep import DeepConfig, DeepShape
+from nplm_mpi.models.deep.model import DeepModel, Learning
+from nplm_mpi.models.deep.parameters import DeepParameters
+from nplm_mpi.models.partition import Partition
 from tests.deep_numpy import Network
 
 

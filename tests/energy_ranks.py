@@ -6,9 +6,9 @@ import numpy as np
 
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.distribution import new_model
-from nplm_mpi.energy.model import EnergyModel
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.energy.model import EnergyModel
 from tests.energy_oracle import EnergyNetwork
 from tests.oracle import learning_rate
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 import psutil
 
-from nplm_mpi.checkpoint import open_model
+from nplm_mpi.storage.saving import open_model
 from tests.mpi import AS_ROOT, LAUNCHERS, MARK, ONE_THREAD, ROOT
 
 TEXT = str(ROOT / "tests" / "data" / "H15_vocab17.txt")

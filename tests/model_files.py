@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from nplm_mpi.comm import serial
-from nplm_mpi.config import Config
+from nplm_mpi.config.run import Config
 from nplm_mpi.corpus import BOS, EOS, UNK, Vocabulary
-from nplm_mpi.model import Model
-from nplm_mpi.model_file import save_model
-from nplm_mpi.parameters import NEVER, Parameters
-from nplm_mpi.partition import Partition
+from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.parameters import NEVER, Parameters
+from nplm_mpi.models.partition import Partition
+from nplm_mpi.storage.model_file import save_model
 from tests.oracle import Network
 
 WORDS = ["the", "lamp", "is", "on", "off", "rent", "40", "euro", "now", "later", "a", "|", "here", "and"]

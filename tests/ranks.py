@@ -11,9 +11,9 @@ import numpy as np
 
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.distribution import new_model
-from nplm_mpi.model import Model
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.model import Model
 from tests.oracle import Network, learning_rate
 
 EPS_0, R = 0.1, 0.002

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nplm_mpi import cli, train
+from nplm_mpi import train
+from nplm_mpi.commandline import cli
 
 
 def delayed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:

@@ -8,10 +8,10 @@ import signal
 import sys
 from typing import Any
 
-from nplm_mpi import cli
+from nplm_mpi.commandline import cli
 from nplm_mpi.reproduce import __main__ as reproduce
 from nplm_mpi.reproduce import work
-from nplm_mpi.training import Training
+from nplm_mpi.training.loop import Training
 
 
 def strike(name: str, updates: int) -> None:

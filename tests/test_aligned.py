@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nplm_mpi.aligned import aligned_rows, aligned_zeros
 from nplm_mpi.comm import serial
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.distribution import new_model
-from nplm_mpi.simd import LINE
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.machine.aligned import aligned_rows, aligned_zeros
+from nplm_mpi.machine.simd import LINE
+from nplm_mpi.models.distribution import new_model
 
 
 def begins_at_a_line(array: np.ndarray) -> bool:

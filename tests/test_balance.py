@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nplm_mpi import aligned, distribution, simd
-from nplm_mpi import balance as balancing
 from nplm_mpi import comm as communication
-from nplm_mpi.balance import SMALLEST, UNIT, Balance, better_counts
-from nplm_mpi.config import Config, ModelConfig
-from nplm_mpi.distribution import new_model
-from nplm_mpi.errors import UserError
-from nplm_mpi.partition import Partition, UnequalPartition, common
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.config.run import Config, ModelConfig
+from nplm_mpi.machine import aligned, simd
+from nplm_mpi.models import distribution
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.partition import Partition, UnequalPartition, common
+from nplm_mpi.training import balance as balancing
+from nplm_mpi.training.balance import SMALLEST, UNIT, Balance, better_counts
 from tests.commands import assert_refused, command_here
 from tests.faults import OPTIONS
 from tests.mpi import mpi_command, mpi_run

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nplm_mpi import checkpoint, safe_hdf5
-from nplm_mpi.checkpoint import NonFiniteError, SaveError, Sliced, Whole, latest_good, open_model
-from nplm_mpi.errors import UserError
-from nplm_mpi.partition import Partition
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.models.partition import Partition
+from nplm_mpi.storage import safe_hdf5
+from nplm_mpi.storage import saving as checkpoint
+from nplm_mpi.storage.saving import NonFiniteError, SaveError, Sliced, Whole, latest_good, open_model
 from tests.checkpoint_files import WORDS, make_arrays, make_config, save_model
 from tests.mpi import mpi_run
 from tests.thread_ranks import ThreadComm, run_ranks

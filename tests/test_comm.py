@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from nplm_mpi import comm as communication
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.distribution import new_model
-from nplm_mpi.errors import UserError
-from nplm_mpi.rapid import EXAMPLES_TOGETHER
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.rapid import EXAMPLES_TOGETHER
 from tests.mpi import LAUNCHERS, ROOT, default_launcher, mpi_command, mpi_run
 
 RANKS = pytest.mark.parametrize("ranks", [1, 2, 3])

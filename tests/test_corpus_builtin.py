@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nplm_mpi.config import CorpusConfig
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.config.run import CorpusConfig
 from nplm_mpi.corpus import UNK, brown, load
 from nplm_mpi.corpus.python_docs import read_python_docs
-from nplm_mpi.errors import UserError
 
 MINI = Path(__file__).parent / "data" / "H09_brown_mini"
 TEXT = (

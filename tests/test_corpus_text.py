@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nplm_mpi.config import CorpusConfig
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.config.run import CorpusConfig
 from nplm_mpi.corpus import check_long_enough, encode_files, encode_lines, iter_lines, load, tokenise
 from nplm_mpi.corpus.text import read_blocks
-from nplm_mpi.errors import UserError
 
 DATA = Path(__file__).parent / "data"
 NBSP = "\u00a0"

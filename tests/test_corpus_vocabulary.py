@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nplm_mpi.config import CorpusConfig
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.config.run import CorpusConfig
 from nplm_mpi.corpus import (
     BOS,
     EOS,
@@ -21,7 +22,6 @@ from nplm_mpi.corpus import (
     load,
 )
 from nplm_mpi.corpus.treatment import treat
-from nplm_mpi.errors import UserError
 
 DATA = Path(__file__).parent / "data"
 

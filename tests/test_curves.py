@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from nplm_mpi import plot, tensorboard_log, train
+from nplm_mpi import plot, train
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.errors import UserError
-from nplm_mpi.metrics import read_metrics, training_curve
+from nplm_mpi.commandline import tensorboard as tensorboard_log
+from nplm_mpi.commandline.metrics import read_metrics, training_curve
 
 DATA = Path(__file__).parent / "data"
 

@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from nplm_mpi.arguments import Parser, add_config_options, build_config
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config import Config
-from nplm_mpi.deep import kernels as deep_kernels
-from nplm_mpi.deep.config import DeepConfig, DeepShape
-from nplm_mpi.deep.parameters import DeepParameters
-from nplm_mpi.errors import UserError
-from nplm_mpi.partition import Partition
+from nplm_mpi.commandline.arguments import Parser, add_config_options, build_config
+from nplm_mpi.config.deep import DeepConfig, DeepShape
+from nplm_mpi.config.run import Config
+from nplm_mpi.models.deep import kernels as deep_kernels
+from nplm_mpi.models.deep.parameters import DeepParameters
+from nplm_mpi.models.partition import Partition
 from tests.deep_ranks import Setting, Trained, build, parameters, train, train_on_ranks
 from tests.mpi import mpi_run
 

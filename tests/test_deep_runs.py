@@ -9,16 +9,17 @@ import pytest
 
 import nplm_mpi
 from benchmarks.ablation import VARIANTS, filled_in, table
-from nplm_mpi import checkpoint, evaluate, export, neighbors, plan, sample, train
 from nplm_mpi import comm as communication
-from nplm_mpi.arguments import Parser, add_config_options, build_config
+from nplm_mpi import evaluate, export, neighbors, plan, sample, train
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config import Config, preset
+from nplm_mpi.commandline.arguments import Parser, add_config_options, build_config
+from nplm_mpi.config.run import Config, preset
 from nplm_mpi.corpus import load as load_corpus
-from nplm_mpi.deep.building import model_bytes, new_deep_model, shape_of
-from nplm_mpi.errors import UserError
-from nplm_mpi.examples import Examples
-from nplm_mpi.rates import learning_rate
+from nplm_mpi.corpus.examples import Examples
+from nplm_mpi.models.deep.building import model_bytes, new_deep_model, shape_of
+from nplm_mpi.storage import saving as checkpoint
+from nplm_mpi.training.rates import learning_rate
 from tests.deep_numpy import Network
 from tests.mpi import mpi_run
 from tests.test_resume import assert_same_files, command, train_to_update
@@ -89,7 +90,7 @@ def test_the_file_holds_whole_arrays_under_their_names(run):
 
 def test_a_file_from_before_there_was_an_option_has_the_projection(run, tmp_path):
     old = tmp_path / "old.h5"
-    with nplm_mpi.checkpoint.open_model(run / "best.h5") as file:
+    with nplm_mpi.storage.saving.open_model(run / "best.h5") as file:
         config, words, counts = file.config.to_dict(), file.vocabulary_words, file.counts
     projected = config["deep"].pop("tied_projection")
     arrays = {name: checkpoint.Whole(array) for name, array in arrays_in(run / "best.h5").items()}
@@ -102,7 +103,7 @@ def test_a_file_from_before_there_was_an_option_has_the_projection(run, tmp_path
 
 
 def test_the_run_begins_with_what_it_trains(run):
-    with nplm_mpi.checkpoint.open_model(run / "best.h5") as file:
+    with nplm_mpi.storage.saving.open_model(run / "best.h5") as file:
         config, corpus = file.config, load_corpus(file.config.corpus)
         numbers = sum(file.read(name).size for name in file.shapes if name.startswith("parameters/"))
     (line,) = [text for text in train.describe(serial(), config, corpus, 0.0) if "network" in text]
@@ -116,7 +117,7 @@ def test_evaluate_finds_the_perplexity_of_the_oracle_and_that_of_the_training(ru
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     best = min(e["valid_perplexity"] for e in entries if e["event"] == "epoch")
     assert found["perplexity"] == pytest.approx(best, rel=1e-9)
-    with nplm_mpi.checkpoint.open_model(run / "best.h5") as file:
+    with nplm_mpi.storage.saving.open_model(run / "best.h5") as file:
         corpus = load_corpus(file.config.corpus)
     examples = Examples(corpus.tokens, *corpus.parts["valid"], 10, corpus.vocabulary)
     log_p = log_probs(run / "best.h5", *examples.look_up(np.arange(*corpus.parts["valid"])))

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 import nplm_mpi
-from nplm_mpi import cli, export, train
+from nplm_mpi import export, train
 from nplm_mpi.comm import serial
+from nplm_mpi.commandline import cli
 from tests.commands import main_of
 from tests.model_files import WORDS, make_vocabulary, write_model
 from tests.mpi import ROOT, launch

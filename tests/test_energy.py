@@ -11,12 +11,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi import comm
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.costs import Layout, messages
-from nplm_mpi.energy import tiles as energy_tiles
-from nplm_mpi.energy.parameters import EnergyParameters
-from nplm_mpi.parameters import BLOCK, NEVER
-from nplm_mpi.partition import Partition
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.energy import tiles as energy_tiles
+from nplm_mpi.models.energy.parameters import EnergyParameters
+from nplm_mpi.models.network.parameters import BLOCK, NEVER
+from nplm_mpi.models.partition import Partition
+from nplm_mpi.planning.costs import Layout, messages
 from tests.energy_oracle import EnergyNetwork
 from tests.energy_ranks import Setting, build, gather, log_prob_on_ranks, train, train_on_ranks, train_oracle
 from tests.mpi import mpi_run

@@ -10,10 +10,10 @@ import pytest
 
 import nplm_mpi
 from nplm_mpi import evaluate, export, neighbors, plan, sample, score, train
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config import Config, ModelConfig, TrainingConfig
-from nplm_mpi.costs import NETWORKS, Layout, memory_per_rank
-from nplm_mpi.errors import UserError
+from nplm_mpi.config.run import Config, ModelConfig, TrainingConfig
+from nplm_mpi.planning.costs import NETWORKS, Layout, memory_per_rank
 from tests.commands import command, read_parameters, same_bits, succeed
 from tests.energy_oracle import EnergyNetwork
 

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config import CorpusConfig
+from nplm_mpi.config.run import CorpusConfig
 from nplm_mpi.corpus import load
-from nplm_mpi.errors import UserError
 from nplm_mpi.evaluate import main
 from nplm_mpi.ngram import __main__ as ngram_command
 from nplm_mpi.ngram import load as load_ngram

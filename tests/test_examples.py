@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.examples import Examples, shuffle_key
+from nplm_mpi.corpus.examples import Examples, shuffle_key
 
 STREAM = Vocabulary([f"w{i}" for i in range(500)])
 

@@ -39,10 +39,10 @@ sys.argv[1:] = arguments
 runpy.run_module("nplm_mpi.train", run_name="__main__", alter_sys=True)
 """
 
-UPDATE = ["nplm_mpi.rapid", "RapidModel", "updates", "20"]
-EVALUATION = ["nplm_mpi.model", "Model", "log_prob", "0"]
+UPDATE = ["nplm_mpi.models.network.rapid", "RapidModel", "updates", "20"]
+EVALUATION = ["nplm_mpi.models.network.model", "Model", "log_prob", "0"]
 CORPUS = ["nplm_mpi.corpus", "", "open_prepared", "0"]
-SAVING = ["nplm_mpi.checkpoint", "", "save", "0"]
+SAVING = ["nplm_mpi.storage.saving", "", "save", "0"]
 FAULTS = [
     pytest.param(1, "exception", UPDATE, "this rank cannot count", id="an exception"),
     pytest.param(0, "exception", UPDATE, "this rank cannot count", id="an exception on rank 0"),

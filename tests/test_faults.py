@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from nplm_mpi import comm as communication
-from nplm_mpi.checkpoint import latest_good, open_model
-from nplm_mpi.training import Training
+from nplm_mpi.storage.saving import latest_good, open_model
+from nplm_mpi.training.loop import Training
 from tests.faults import OPTIONS, Job, Tally, end_with_parent, kill_and_resume, uninterrupted
 from tests.mpi import default_launcher, launch, mpi_run, openmpi_launcher
 from tests.test_resume import assert_same_files, command

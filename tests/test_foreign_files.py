@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import nplm_mpi
-from nplm_mpi import exporting
-from nplm_mpi.checkpoint import SaveError, latest_good, open_model
-from nplm_mpi.errors import UserError
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.ngram import is_ngram_file
+from nplm_mpi.storage import exporting
+from nplm_mpi.storage.saving import SaveError, latest_good, open_model
 from tests.checkpoint_files import WORDS, forge, make_config, save_model
 from tests.faults import corrupted
 
@@ -276,8 +276,8 @@ def test_absurd_files_are_refused_without_memory(path, tmp_path):
         forge(copy, HOSTILE[name][0])
     script = """
 import sys
-from nplm_mpi.checkpoint import open_model
-from nplm_mpi.errors import UserError
+from nplm_mpi.storage.saving import open_model
+from nplm_mpi.base.errors import UserError
 for path in sys.argv[1:]:
     try:
         open_model(path, verify=True)

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nplm_mpi import comm as communication
-from nplm_mpi.config import TrainingConfig, parse_grid
-from nplm_mpi.errors import UserError
-from nplm_mpi.grid import Grid, distinct
-from nplm_mpi.simd import whole_vectors
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.config.run import TrainingConfig, parse_grid
+from nplm_mpi.machine.simd import whole_vectors
+from nplm_mpi.models.network.grid import Grid, distinct
 from tests.mpi import Finished, mpi_command, mpi_run
 from tests.oracle import Network
 from tests.ranks import Setting, build, gather, train, train_on_ranks, train_oracle

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from nplm_mpi.jit import CodeFiles
+from nplm_mpi.machine.jit import CodeFiles
 
 NAMES = [f"f{i}" for i in range(6)]
 
@@ -66,7 +66,7 @@ def expected(kind):
 
 
 def test_two_processes_that_compile_for_different_types_at_once(tmp_path):
-    write_functions(tmp_path, "from nplm_mpi.jit import njit")
+    write_functions(tmp_path, "from nplm_mpi.machine.jit import njit")
     kinds = ["float32", "float64", "int64", "float32"]
     for _ in range(2):  # compiled, then from the cache
         found = results(tmp_path, kinds)

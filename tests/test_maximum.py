@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from nplm_mpi.comm import serial
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.model import Model
-from nplm_mpi.parameters import Parameters
-from nplm_mpi.partition import Partition
-from nplm_mpi.rapid import RapidModel
-from nplm_mpi.reproducible import ReproducibleModel, partition_in_blocks
-from nplm_mpi.shared_sums import SharedSums
-from nplm_mpi.threads import ThreadedModel
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.machine.shared_sums import SharedSums
+from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.parameters import Parameters
+from nplm_mpi.models.network.rapid import RapidModel
+from nplm_mpi.models.network.reproducible import ReproducibleModel, partition_in_blocks
+from nplm_mpi.models.network.threads import ThreadedModel
+from nplm_mpi.models.partition import Partition
 
 V, SHAPE = 150, ModelConfig(order=3, features=2, hidden=3)
 WAYS = {

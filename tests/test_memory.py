@@ -7,9 +7,9 @@ import psutil
 import pytest
 
 from nplm_mpi.comm import serial
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.costs import PROCESS_BYTES, Layout, memory_per_rank
-from nplm_mpi.distribution import new_model
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.planning.costs import PROCESS_BYTES, Layout, memory_per_rank
 from tests.commands import command_here
 from tests.faults import OPTIONS
 from tests.test_deep_runs import DEEP, bytes_held

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from nplm_mpi import few_examples, microkernels, row_passes
-from nplm_mpi.aligned import aligned_rows
-from nplm_mpi.fast_exp import exp, tanh
+from nplm_mpi.machine import few_examples, microkernels, row_passes
+from nplm_mpi.machine.aligned import aligned_rows
+from nplm_mpi.machine.fast_exp import exp, tanh
 from tests.mpi import launch
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
@@ -172,7 +172,7 @@ for name in features:
     if name.startswith("avx512") or name == sys.argv[1]:
         features[name] = False
 llvmlite.binding.get_host_cpu_features = lambda: features
-from nplm_mpi.simd import VECTOR_BYTES
+from nplm_mpi.machine.simd import VECTOR_BYTES
 assert VECTOR_BYTES == int(sys.argv[2])
 sys.exit(pytest.main([*sys.argv[3:], "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]))
 """

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.errors import UserError
-from nplm_mpi.mixture import Mixture, check_same_vocabulary, fixed, learn
+from nplm_mpi.scoring.mixture import Mixture, check_same_vocabulary, fixed, learn
 
 
 def models(seed, M=2, N=400):

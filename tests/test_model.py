@@ -12,9 +12,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi import comm
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.parameters import BLOCK, NEVER, Parameters
-from nplm_mpi.partition import Partition
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.network.parameters import BLOCK, NEVER, Parameters
+from nplm_mpi.models.partition import Partition
 from tests.mpi import mpi_run
 from tests.oracle import BIASES, Network, central_differences
 from tests.ranks import (

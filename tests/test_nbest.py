@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nplm_mpi
-from nplm_mpi import nbest, score
+from nplm_mpi import score
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.errors import UserError
-from nplm_mpi.language_model import LN10
+from nplm_mpi.scoring import nbest
+from nplm_mpi.scoring.language_model import LN10
 from tests.model_files import WORDS, make_vocabulary, write_model
 
 DATA = Path(__file__).parent / "data"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import UNK, Vocabulary
-from nplm_mpi.errors import UserError
 from nplm_mpi.ngram import arpa
 from nplm_mpi.ngram.kneser_ney import train
 from tests.ngram_oracle import encode, make_vocabulary, read_lines

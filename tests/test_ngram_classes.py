@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.errors import UserError
 from nplm_mpi.ngram import kneser_ney
 from nplm_mpi.ngram.classes import from_clusters, train
 from tests.ngram_oracle import encode, make_vocabulary, perplexity, read_lines

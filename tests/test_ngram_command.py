@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.errors import UserError
 from nplm_mpi.ngram import load
 from nplm_mpi.ngram.__main__ import main
 from tests.ngram_oracle import DATA, encode, perplexity, read_lines

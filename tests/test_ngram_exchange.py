@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import EOS, Vocabulary
-from nplm_mpi.errors import UserError
 from nplm_mpi.ngram.exchange import cluster
 from tests.ngram_oracle import encode, make_vocabulary, read_lines
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nplm_mpi.errors import UserError
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.ngram.interpolated import frequency_bins, improve_weights, train
 from tests.ngram_oracle import encode, make_vocabulary, perplexity, read_lines
 

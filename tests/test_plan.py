@@ -7,8 +7,10 @@ import sys
 import pytest
 
 from nplm_mpi import comm as communication
-from nplm_mpi.config import ModelConfig
-from nplm_mpi.costs import (
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.network.grid import distinct
+from nplm_mpi.plan import Prediction, best_layouts, positive_numbers, predict, recommendation
+from nplm_mpi.planning.costs import (
     NETWORKS,
     Layout,
     Link,
@@ -18,9 +20,7 @@ from nplm_mpi.costs import (
     memory_warning,
     messages,
 )
-from nplm_mpi.grid import distinct
-from nplm_mpi.measure import Profile
-from nplm_mpi.plan import Prediction, best_layouts, positive_numbers, predict, recommendation
+from nplm_mpi.planning.measure import Profile
 from tests.mpi import launch, mpi_command, mpi_run
 from tests.ranks import Setting, build
 

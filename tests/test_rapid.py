@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi import comm as communication
-from nplm_mpi import rapid
 from nplm_mpi.comm import Comm
-from nplm_mpi.model import Model
-from nplm_mpi.rapid import RapidModel
-from nplm_mpi.shared_sums import LINE, SharedSums
+from nplm_mpi.machine.shared_sums import LINE, SharedSums
+from nplm_mpi.models.network import rapid
+from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.rapid import RapidModel
 from tests.mpi import mpi_run
 from tests.ranks import Setting, Trained, build, read
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nplm_mpi.checkpoint import latest_good, open_model
+from nplm_mpi.storage.saving import latest_good, open_model
 from tests.mpi import default_launcher, mpi_command, tail
 from tests.test_reproduce import TABLE2
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from nplm_mpi import comm as communication
-from nplm_mpi.checkpoint import open_model
-from nplm_mpi.config import Config
-from nplm_mpi.errors import UserError
-from nplm_mpi.reproducible import BLOCKS, block_rows, partition_in_blocks
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.config.run import Config
+from nplm_mpi.models.network.reproducible import BLOCKS, block_rows, partition_in_blocks
+from nplm_mpi.storage.saving import open_model
 from tests.mpi import mpi_run
 from tests.test_resume import assert_same_files, command, train_to_update
 

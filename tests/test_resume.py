@@ -10,12 +10,12 @@ import pytest
 
 from nplm_mpi import comm as communication
 from nplm_mpi import train
-from nplm_mpi.checkpoint import open_model
-from nplm_mpi.errors import Stop, UserError
-from nplm_mpi.rapid import EXAMPLES_TOGETHER
-from nplm_mpi.run_folder import find_run, trim_metrics
-from nplm_mpi.signals import Signals
-from nplm_mpi.training import Pulse, Training
+from nplm_mpi.base.errors import Stop, UserError
+from nplm_mpi.base.signals import Signals
+from nplm_mpi.models.network.rapid import EXAMPLES_TOGETHER
+from nplm_mpi.storage.saving import open_model
+from nplm_mpi.training.loop import Pulse, Training
+from nplm_mpi.training.run_folder import find_run, trim_metrics
 from tests.faults import OPTIONS, TEXT
 from tests.mpi import mpi_command, mpi_run
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import nplm_mpi
 from nplm_mpi import sample
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.errors import UserError
-from nplm_mpi.sampling import draw, sample_words, sharpen
+from nplm_mpi.scoring.sampling import draw, sample_words, sharpen
 from tests.model_files import WORDS, make_vocabulary, write_model
 
 

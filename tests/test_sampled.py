@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from nplm_mpi import comm as communication
-from nplm_mpi import evaluate, sampled, train
+from nplm_mpi import evaluate, train
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config import Config, ModelConfig, TrainingConfig
-from nplm_mpi.errors import UserError
-from nplm_mpi.proposal import Proposal
-from nplm_mpi.sampled import SampledUpdates
+from nplm_mpi.config.run import Config, ModelConfig, TrainingConfig
+from nplm_mpi.models.outputs import sampled
+from nplm_mpi.models.outputs.proposal import Proposal
+from nplm_mpi.models.outputs.sampled import SampledUpdates
 from tests import energy_ranks, ranks
 from tests.commands import read_parameters, same_bits
 from tests.mpi import mpi_run

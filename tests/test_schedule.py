@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nplm_mpi import comm as communication
-from nplm_mpi.schedule import CANDIDATES, TRIALS, Trial, on_several_machines
+from nplm_mpi.training.trial import CANDIDATES, TRIALS, Trial, on_several_machines
 from tests.mpi import default_launcher, mpi_run
 from tests.ranks import Setting, Trained, build, gather, read, train_oracle
 
@@ -23,9 +23,9 @@ def tried(setting: Setting, slow: str) -> tuple[Trained, str | None, str | None]
         clock[0] += 0.01 if wait or world.rank != 1 or model.collectives != slow else 1.0
         return clock[0]
 
-    import nplm_mpi.schedule
+    import nplm_mpi.training.trial
 
-    nplm_mpi.schedule.time = type("clock", (), {"perf_counter": staticmethod(perf_counter)})
+    nplm_mpi.training.trial.time = type("clock", (), {"perf_counter": staticmethod(perf_counter)})
 
     for update, (contexts, words, rate) in enumerate(setting.batches()):
         log_p.extend(trial.updates(contexts, words, np.array([rate])))

@@ -15,9 +15,9 @@ import pytest
 
 import nplm_mpi
 from nplm_mpi import score
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.corpus import tokenise
-from nplm_mpi.errors import UserError
 from nplm_mpi.ngram.__main__ import main as ngram_main
 from tests.model_files import WORDS, make_vocabulary, write_model
 from tests.mpi import mpi_command

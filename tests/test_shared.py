@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from nplm_mpi import comm as communication
-from nplm_mpi.config import ModelConfig, TrainingConfig
-from nplm_mpi.errors import UserError
-from nplm_mpi.model import Model
-from nplm_mpi.shared import Loss, SharedModel
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.config.run import ModelConfig, TrainingConfig
+from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.shared import Loss, SharedModel
 from tests.mpi import default_launcher, mpi_command, mpi_run
 from tests.ranks import Setting
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nplm_mpi.stale import discard_stale_code
+from nplm_mpi.machine.stale import discard_stale_code
 
 
 @pytest.mark.parametrize("kind", ["from numba import njit", "@intrinsic"])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from nplm_mpi import comm as communication
-from nplm_mpi.config import Config
-from nplm_mpi.errors import UserError
-from nplm_mpi.parameters import Parameters
-from nplm_mpi.partition import Partition
-from nplm_mpi.threads import ThreadedModel, check_threads
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.config.run import Config
+from nplm_mpi.models.network.parameters import Parameters
+from nplm_mpi.models.network.threads import ThreadedModel, check_threads
+from nplm_mpi.models.partition import Partition
 from tests.mpi import mpi_run
 from tests.ranks import Setting, build, read, train_oracle
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from nplm_mpi.config import Config, preset
+from nplm_mpi.config.run import Config, preset
 from tests.commands import (
     DATA,
     command,
@@ -266,10 +266,13 @@ def test_presets_of_the_paper_run_the_papers_algorithm(name):
 
 def test_the_papers_algorithm_uses_nothing_of_the_deep_network():
     """All that model.py imports, and that imports; the configuration knows every model's options."""
-    code = "import sys, nplm_mpi.model; print([n for n in sys.modules if n.startswith('nplm_mpi.deep')])"
+    code = (
+        "import sys, nplm_mpi.models.network.model; "
+        "print([n for n in sys.modules if n.startswith('nplm_mpi.models.deep')])"
+    )
     finished = launch([sys.executable, "-c", code])
     assert finished.returncode == 0, tail(finished)
-    assert set(ast.literal_eval(finished.stdout)) <= {"nplm_mpi.deep", "nplm_mpi.deep.config"}
+    assert set(ast.literal_eval(finished.stdout)) <= {"nplm_mpi.models.deep", "nplm_mpi.config.deep"}
 
 
 def test_the_speed_counts_what_was_trained_since_and_not_the_compilation(tmp_path):

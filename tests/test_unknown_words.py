@@ -8,15 +8,15 @@ import pytest
 
 import nplm_mpi
 from nplm_mpi import ngram, score, train
-from nplm_mpi.adapting import AdaptingModel
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config import ModelConfig
+from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.distribution import new_model
-from nplm_mpi.energy.scorer import EnergyScorer
-from nplm_mpi.errors import UserError
-from nplm_mpi.language_model import LanguageModel
-from nplm_mpi.unknown import rarest_words
+from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.energy.scorer import EnergyScorer
+from nplm_mpi.scoring.adapting import AdaptingModel
+from nplm_mpi.scoring.language_model import LanguageModel
+from nplm_mpi.scoring.unknown import rarest_words
 from tests.mpi import mpi_command, tail
 
 TEXT = "the cat sees the dog\na dog eats the cat\n" * 30 + "the bird sings\n"

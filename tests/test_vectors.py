@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import nplm_mpi
-from nplm_mpi import export, exporting, neighbors, word_map
+from nplm_mpi import export, neighbors
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.corpus import Vocabulary, tokenise
-from nplm_mpi.errors import UserError
-from nplm_mpi.vectors import Vectors
+from nplm_mpi.scoring import word_map
+from nplm_mpi.scoring.vectors import Vectors
+from nplm_mpi.storage import exporting
 from tests.model_files import WORDS, make_vocabulary, write_model
 from tests.oracle import Network
 

@@ -18,8 +18,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.text import LF, Block, check_text
-from nplm_mpi.errors import UserError
 
 TEXT_MARK, PARAGRAPH_MARK = b"<text>", b"<p>"
 PAPER_SPLIT = ("800000", "200000", "rest")

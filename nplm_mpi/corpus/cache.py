@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from nplm_mpi.errors import UserError
+from nplm_mpi.base.errors import UserError
 
 SEAL = "corpus.json"  # written last: names every other file with its size and digest
 SAMPLE = 1 << 20

@@ -1,6 +1,6 @@
 """The n-1 words before each position."""
 
-from nplm_mpi.jit import njit
+from nplm_mpi.machine.jit import njit
 
 
 @njit(cache=True)

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.building import reserved_words
 from nplm_mpi.corpus.cache import cache_folder
 from nplm_mpi.corpus.sources import find_source
 from nplm_mpi.corpus.text import Block, WordNumbers, number_words, read_blocks, tokenise
 from nplm_mpi.corpus.treatment import treat
 from nplm_mpi.corpus.vocabulary import EOS, Vocabulary
-from nplm_mpi.errors import UserError
 
 
 class EncodedLine(NamedTuple):

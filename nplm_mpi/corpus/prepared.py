@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from nplm_mpi.config import CorpusConfig
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.config.run import CorpusConfig
 from nplm_mpi.corpus import cache
 from nplm_mpi.corpus.building import TypeCounts, build_vocabulary, given_words, nothing_left, reserved_words
 from nplm_mpi.corpus.sources import Source, file_source, find_source
@@ -22,7 +23,6 @@ from nplm_mpi.corpus.splits import PARTS, cut, move_to_sentence_ends, parse_spli
 from nplm_mpi.corpus.text import WordNumbers, number_words
 from nplm_mpi.corpus.treatment import SYMBOLS
 from nplm_mpi.corpus.vocabulary import UNK, Vocabulary
-from nplm_mpi.errors import UserError
 
 FORMAT = 1  # to be raised whenever the same text would give other tokens
 PIECE = 1 << 18  # tokens held in memory at a time

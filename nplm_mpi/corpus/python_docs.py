@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.text import Block
-from nplm_mpi.errors import UserError
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import brown, python_docs
 from nplm_mpi.corpus.splits import DEFAULT_SPLIT
 from nplm_mpi.corpus.text import Block, check_regular, read_blocks
-from nplm_mpi.errors import UserError
 
 BUILT_IN = ("python-docs", "brown")
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nplm_mpi.errors import UserError
+from nplm_mpi.base.errors import UserError
 
 PARTS = ("train", "valid", "test")
 DEFAULT_SPLIT = ("0.8", "0.1", "rest")

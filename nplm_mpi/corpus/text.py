@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from nplm_mpi.errors import UserError
+from nplm_mpi.base.errors import UserError
 
 BLOCK_BYTES = 1 << 18
 LONGEST_WORD = 1 << 20

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.text import ASCII_SPACE, LF, read_blocks
-from nplm_mpi.errors import UserError
 
 UNK = "<unk>"  # all rare and unknown words
 BOS = "<s>"  # fills contexts before a sentence's first word; never predicted

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from nplm_mpi import cli
-from nplm_mpi.arguments import Parser, add_options
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.files import one_line, replacing
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import CorpusConfig
+from nplm_mpi.commandline import cli
+from nplm_mpi.commandline.arguments import Parser, add_options
+from nplm_mpi.commandline.display import print_table
+from nplm_mpi.config.run import CorpusConfig
 from nplm_mpi.corpus import Corpus, load
-from nplm_mpi.display import print_table
-from nplm_mpi.errors import UserError
-from nplm_mpi.files import one_line, replacing
 from nplm_mpi.ngram import (
     BackoffModel,
     ClassModel,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.vocabulary import BOS, EOS, UNK, Vocabulary
-from nplm_mpi.errors import UserError
 from nplm_mpi.ngram.backoff import BackoffModel
 from nplm_mpi.ngram.counting import Floats, Ints
 

@@ -6,8 +6,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.vocabulary import Vocabulary
-from nplm_mpi.errors import UserError
 from nplm_mpi.ngram.counting import Floats, Ints, Reader, level_arrays, take_levels
 from nplm_mpi.ngram.model import NgramModel
 

@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.vocabulary import BOS, EOS, Vocabulary
-from nplm_mpi.errors import UserError
 from nplm_mpi.ngram import kneser_ney
 from nplm_mpi.ngram.backoff import BackoffModel, count_contexts, logarithm
 from nplm_mpi.ngram.counting import Floats, Ints, check_inside, count_levels, level_arrays, take_levels

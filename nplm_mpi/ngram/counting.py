@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.vocabulary import Vocabulary
-from nplm_mpi.errors import UserError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

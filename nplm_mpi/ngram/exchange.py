@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.vocabulary import Vocabulary
-from nplm_mpi.errors import UserError
-from nplm_mpi.jit import njit
+from nplm_mpi.machine.jit import njit
 from nplm_mpi.ngram.counting import Ints, count_levels
 
 TABLE = 1 << 22  # largest count whose n log n is looked up, not computed

@@ -12,8 +12,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.vocabulary import Vocabulary
-from nplm_mpi.errors import UserError
 from nplm_mpi.ngram.backoff import count_contexts, logarithm
 from nplm_mpi.ngram.counting import (
     Floats,

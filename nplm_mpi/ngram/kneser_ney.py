@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.vocabulary import Vocabulary
-from nplm_mpi.errors import UserError
 from nplm_mpi.ngram.backoff import NEVER, BackoffModel, logarithm
 from nplm_mpi.ngram.counting import (
     Floats,

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.files import one_line
 from nplm_mpi.corpus.vocabulary import Vocabulary
-from nplm_mpi.errors import UserError
-from nplm_mpi.files import one_line
 from nplm_mpi.ngram.backoff import BackoffModel
 from nplm_mpi.ngram.classes import ClassModel
 from nplm_mpi.ngram.interpolated import InterpolatedModel
 from nplm_mpi.ngram.model import NgramModel
-from nplm_mpi.safe_hdf5 import SealedFile, Source, write_sealed
+from nplm_mpi.storage.safe_hdf5 import SealedFile, Source, write_sealed
 
 FORMAT = "nplm-mpi-ngram"
 VERSION = 1

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nplm_mpi import cli
-from nplm_mpi.arguments import Parser, add_options
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import CorpusConfig, preset
-from nplm_mpi.display import duration
-from nplm_mpi.errors import UserError
+from nplm_mpi.commandline import cli
+from nplm_mpi.commandline.arguments import Parser, add_options
+from nplm_mpi.commandline.display import duration
+from nplm_mpi.config.run import CorpusConfig, preset
 from nplm_mpi.reproduce import report, rows, verdicts
 from nplm_mpi.reproduce.work import Work, write_json
 

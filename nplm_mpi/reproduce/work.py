@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi import train
-from nplm_mpi.checkpoint import LATEST, PREVIOUS
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.files import one_line, replacing
 from nplm_mpi.comm import Comm
-from nplm_mpi.config import Config, CorpusConfig, OutputConfig, preset, write_yaml
+from nplm_mpi.config.run import Config, CorpusConfig, OutputConfig, preset, write_yaml
 from nplm_mpi.corpus import Corpus, open_prepared, prepare
-from nplm_mpi.errors import UserError
-from nplm_mpi.files import one_line, replacing
-from nplm_mpi.mixture import Mixture, fixed, learn
 from nplm_mpi.ngram import (
     InterpolatedModel,
     NgramModel,
@@ -30,8 +28,10 @@ from nplm_mpi.ngram import (
     score_range,
 )
 from nplm_mpi.ngram.storage import load, save
-from nplm_mpi.predictors import Network, chunks
 from nplm_mpi.reproduce.rows import OURS, SETTINGS, Row
+from nplm_mpi.scoring.mixture import Mixture, fixed, learn
+from nplm_mpi.scoring.predictors import Network, chunks
+from nplm_mpi.storage.saving import LATEST, PREVIOUS
 
 CHECKPOINTS = "3m"  # what an interruption costs at most
 

@@ -1,0 +1,1 @@
+"""How commands begin, end and show."""

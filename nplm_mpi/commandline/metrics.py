@@ -1,0 +1,83 @@
+"""A run's metrics.jsonl, read back."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from nplm_mpi.base.errors import UserError
+
+
+def read_metrics(run: str | Path) -> list[dict[str, Any]]:
+    """The entries of a run's folder in the order of training.
+
+    A run that was killed and resumed has logged some examples twice; the later entries count.
+
+    Parameters
+    ----------
+    run : path
+        A run's folder, or the file itself.
+
+    Raises
+    ------
+    UserError
+        If there is no such file or nothing in it.
+    """
+    path = Path(run)
+    path = path / "metrics.jsonl" if path.is_dir() else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise UserError(f"{path}: cannot be read ({reason}); name the folder of a run") from error
+    entries: list[dict[str, Any]] = []
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            examples = entry["examples"]
+        except (ValueError, KeyError, TypeError):
+            if number == len(lines):
+                continue  # the line that a killed run was writing
+            raise UserError(f"{path}, line {number}: not an entry of a run's metrics") from None
+        while entries and entries[-1]["examples"] > examples:
+            entries.pop()
+        entries.append(entry)
+    if not entries:
+        raise UserError(f"{path}: holds no entries yet; let the run log something first")
+    return entries
+
+
+def training_curve(entries: list[dict[str, Any]], by: str) -> list[tuple[float, float]]:
+    """Training perplexity of the stretches between log entries.
+
+    The entries hold averages since the epoch's beginning; here each stretch stands for
+    itself, so that the curve does not jump where an epoch begins.
+
+    Parameters
+    ----------
+    entries : list of dict
+        See :func:`read_metrics`.
+    by : {"epoch", "examples", "seconds"}
+
+    Returns
+    -------
+    list of (end of the stretch, perplexity)
+        Stretches are at least a fiftieth of an epoch.
+    """
+    curve = []
+    epoch, done, gained = 0, 0.0, 0.0  # position within the epoch, and its log likelihood
+    for entry in entries:
+        if not entry.get("train_perplexity") or not entry["epoch"]:
+            continue
+        per_epoch = entry["examples"] / entry["epoch"]
+        # An epoch's last entry stands at its end, not at the next one's beginning.
+        number = math.ceil(entry["epoch"]) - 1
+        position = entry["examples"] - number * per_epoch
+        total = -position * math.log(entry["train_perplexity"])
+        if number != epoch:
+            epoch, done, gained = number, 0.0, 0.0
+        if position - done >= per_epoch / 50:
+            curve.append((entry[by], math.exp((gained - total) / (position - done))))
+            done, gained = position, total
+    return curve

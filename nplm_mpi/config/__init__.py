@@ -1,0 +1,1 @@
+"""What a run is: options, presets, YAML."""

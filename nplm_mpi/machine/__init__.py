@@ -1,0 +1,1 @@
+"""What is close to the processor: vectors, compiled code, shared memory."""

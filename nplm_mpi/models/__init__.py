@@ -1,0 +1,1 @@
+"""Kinds of models, dealt to the ranks."""

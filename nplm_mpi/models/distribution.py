@@ -1,0 +1,99 @@
+"""How a model is dealt to the ranks: one row, a grid, or memory shared by all."""
+
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.comm import Comm
+from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.machine.simd import VECTOR_BYTES
+from nplm_mpi.models.energy.model import EnergyModel
+from nplm_mpi.models.energy.parameters import EnergyParameters
+from nplm_mpi.models.interface import AnyModel
+from nplm_mpi.models.network.grid import Grid, GridModel, shape_of_grid
+from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.parameters import Parameters
+from nplm_mpi.models.network.rapid import RapidModel
+from nplm_mpi.models.network.reproducible import ReproducibleModel, partition_in_blocks
+from nplm_mpi.models.network.shared import SharedModel
+from nplm_mpi.models.network.threads import ThreadedModel, check_threads
+from nplm_mpi.models.partition import Partition
+from nplm_mpi.training.balance import SPARE
+
+
+def new_model(
+    comm: Comm,
+    shape: ModelConfig,
+    V: int,
+    dtype: str,
+    batch: int = 1,
+    decay: float = 0.0,
+    collectives: str = "one",
+    grid: str = "",
+    reproducible: bool = False,
+    parallel: str = "vocabulary",
+    threads: int = 1,
+    balance: bool = False,
+) -> AnyModel:
+    """A model with zeros for parameters. Collective.
+
+    Parameters
+    ----------
+    collectives : {"one", "two", "paper"}
+        With one, and memory that all ranks share, updates are made in compiled code.
+    grid : str
+        "RxC"; one row of all ranks if empty.
+    reproducible : bool
+        See :mod:`nplm_mpi.models.network.reproducible`; for one row only.
+    parallel : {"vocabulary", "shared"}
+        Sections 3.2 and 3.1.
+    threads : int
+        Per rank, for one row only.
+    balance : bool
+        Whether :class:`nplm_mpi.training.balance.Balance` is to deal rows anew; for one row only.
+
+    Raises
+    ------
+    UserError
+        If there are more threads than cores, the grid does not have as many places as there
+        are ranks, reproducible sums have fewer blocks, or ranks on several machines are to
+        share memory.
+    """
+    if shape.model == "energy":
+        own = EnergyParameters(shape, V, Partition(V, comm.size), comm.rank, dtype)
+        return EnergyModel(comm, own, batch, decay)
+    if parallel == "shared":
+        return SharedModel(comm, shape, V, dtype, batch, decay)
+    if reproducible:
+        blocks = partition_in_blocks(V, comm.size)
+        return ReproducibleModel(comm, Parameters(shape, V, blocks, comm.rank, dtype), batch, decay)
+    rows, columns = shape_of_grid(grid, comm.size) if grid else (1, comm.size)
+    if rows == 1:
+        spare = SPARE if balance else 0.0
+        p = Parameters(shape, V, Partition(V, columns), comm.rank, dtype, spare)
+        if threads > 1:
+            check_threads(comm, threads)
+            return ThreadedModel(comm, p, batch, decay, collectives, threads)
+        sums = comm.shared_sums() if collectives == "one" else None
+        if sums:
+            return RapidModel(comm, p, sums, batch, decay)
+        return Model(comm, p, batch, decay, collectives)
+    layout = Grid(comm, rows, columns)
+    p = Parameters(shape, V, Partition(V, columns), layout.row.rank, dtype)
+    return GridModel(layout, p, batch, decay, collectives)
+
+
+def check_processors(comm: Comm) -> None:
+    """Refuse ranks whose copies of C, H and d would drift apart. Collective: one allgather.
+
+    Raises
+    ------
+    UserError
+        On all ranks, if vector registers are not of one size.
+    """
+    sizes = comm.allgather(VECTOR_BYTES)
+    other = next((rank for rank, size in enumerate(sizes) if size != sizes[0]), None)
+    if other is not None:
+        error = UserError(
+            f"rank 0 has vector registers of {sizes[0]} bytes, rank {other} of {sizes[other]}: sums would "
+            "round differently; start all ranks on processors of one kind (Slurm: --constraint)"
+        )
+        error.collective = True
+        raise error

@@ -1,0 +1,71 @@
+"""The energy model as a scorer of words in contexts, see :mod:`nplm_mpi.scoring.scorers`."""
+
+import numpy as np
+
+from nplm_mpi.models.energy import kernels
+from nplm_mpi.models.energy.model import CHUNK, EnergyModel
+from nplm_mpi.models.interface import AnyModel
+from nplm_mpi.scoring.scorers import NetworkScorer
+
+
+class EnergyScorer(NetworkScorer):
+    """An energy model on one process, or on several that each hold all of it and share the contexts.
+
+    As :class:`nplm_mpi.scoring.scorers.NetworkScorer`: a text's scores are the same to the bit
+    whatever else is scored in the same call and however many ranks there are.
+
+    Parameters
+    ----------
+    model : EnergyModel
+        On one rank (``serial()``), so that it holds all rows.
+    vocabulary : Vocabulary
+    comm : Comm
+        Whose ranks share the work; :meth:`score` and :meth:`log_prob` are then collective.
+    """
+
+    model: EnergyModel
+
+    def replace_model(self, model: AnyModel) -> None:
+        """See :class:`nplm_mpi.scoring.scorers.NetworkScorer`."""
+        super().replace_model(model)
+        self.model.find_candidate_parts()
+
+    def _score_unique(self, contexts: np.ndarray, number: np.ndarray, words: np.ndarray) -> np.ndarray:
+        log_p = np.empty(len(words))
+        for first in range(0, len(contexts), CHUNK):
+            last = min(first + CHUNK, len(contexts))
+            begin, end = np.searchsorted(number, [first, last])
+            y = self._outputs(contexts[first:last])
+            own = number[begin:end] - first
+            found = np.where(words[begin:end] >= 0, y[own, words[begin:end]].astype(np.float64), -np.inf)
+            log_S = self._sums(y)
+            log_p[begin:end] = found - log_S[own]
+        return np.minimum(log_p, 0.0)
+
+    def _outputs(self, contexts: np.ndarray) -> np.ndarray:
+        """y = -E of all words (CHUNK, V) after up to CHUNK contexts; bits depend on each context alone.
+
+        All CHUNK rows, because numba has another function, with other rounding, for a
+        matrix of one row.
+        """
+        filled = np.full((CHUNK, self.order - 1), -1, np.int32)
+        filled[: len(contexts)] = contexts
+        y, sums = self.model.outputs(filled)
+        if sums and len(contexts) > 1:
+            # One context has made the kernels change their ways for all.
+            rows = [self._outputs(context[None])[0].copy() for context in contexts]
+            y[: len(contexts)] = rows
+        return y
+
+    def _sums(self, y: np.ndarray) -> np.ndarray:
+        """log sum_i exp(y_i) of each row, natural, in double precision; ``y`` is overwritten."""
+        Q, sums = y.max(axis=1), np.empty((2, len(y)))
+        kernels.exponentials_and_sums(y, y.shape[1], Q, np.full(len(y), -1, np.int32), sums)
+        return Q + np.log(sums[0])
+
+    def distribution(self, context: np.ndarray) -> np.ndarray:
+        """See :class:`nplm_mpi.scoring.scorers.Scorer`; not collective."""
+        with self._blas.limit(limits=1, user_api="blas"):
+            y = self._outputs(np.asarray(context, np.int32).reshape(1, -1))[0].astype(np.float64)
+        y = np.exp(y - y.max())
+        return y / y.sum()

@@ -1,0 +1,171 @@
+"""Updates one after another in a single compiled function.
+
+What :meth:`nplm_mpi.models.network.model.Model.update` does, call by call and to the bit the same, for
+ranks that share memory.  A pass over O leaves nothing else in the caches, and an
+interpreter that has to come back from memory between any two steps takes as long as a
+third of the arithmetic of an example.  To understand the algorithm read ``model.py``.
+"""
+
+import math
+
+import numpy as np
+
+from nplm_mpi.comm import Comm
+from nplm_mpi.machine.clock import seconds
+from nplm_mpi.machine.jit import njit
+from nplm_mpi.machine.shared_sums import SharedSums, sum_over_ranks
+from nplm_mpi.machine.simd import use_full_registers
+from nplm_mpi.models.network import kernels
+from nplm_mpi.models.network.kernels import options
+from nplm_mpi.models.network.model import SMALLEST_SCALE, Model
+from nplm_mpi.models.network.parameters import Parameters
+
+# A call of K = 1 takes 50 us beside its updates, and other times on other ranks, for which all
+# wait.  So it makes updates of that many examples; with more ranks than cores of fewer, since
+# signals, logs and checkpoints wait for the end of a call; and if V is large, no more than take
+# about a tenth of a second, or half of one from memory.
+EXAMPLES_TOGETHER, CROWDED_TOGETHER = 256, 32
+MULTIPLICATIONS_TOGETHER = 2e9
+
+
+@njit(**options)
+def rapid_updates(
+    C, H, d, O, E, pending, contexts, words, direct, few, rates, limits, workspace, Q, upwards,
+    slots, marks, place, log_p,
+):  # fmt: skip
+    """As many updates as there are rates.
+
+    Parameters
+    ----------
+    C, H, d, O, E, direct
+        As in :mod:`nplm_mpi.models.network.kernels`.
+    pending : (K or 0, >= D) array
+        The step that O has yet to take.
+    contexts, words : (updates x K, n-1), (updates x K,) arrays
+        The words as rows of O.
+    few : tuple or None
+        See :func:`nplm_mpi.models.network.kernels.few_numbers`.
+    rates : (updates, 4) array
+        eps; that of the weights; that of the outputs; c before the update.
+    limits : (2,) array
+        Of S.
+    workspace : tuple of arrays
+        x, a, z, dz, do, dx, step, Q and the payload of :class:`nplm_mpi.models.network.model.Workspace`.
+    Q : float
+    upwards : bool
+        Of the last pass.
+    slots, marks, place
+        See :func:`nplm_mpi.machine.shared_sums.sum_over_ranks`.
+    log_p : (updates x K,) array
+        Out.
+
+    Returns
+    -------
+    updates : int
+        How many were made.  If not all, Q was too far off for the next one, which is to
+        be made in another way; O has taken the pending step.
+    Q : float
+    upwards : bool
+    spent : float
+        Seconds in sums over ranks.
+    """
+    use_full_registers()
+    x, a, z, dz, do, dx, step, q, payload = workspace
+    updates, K, D = rates.shape[0], words.shape[0] // rates.shape[0], dz.shape[0]
+    sums, N, R = payload[:2], payload[2 : 2 + D], payload[2 + D :]
+    flat = payload.reshape(-1)
+    room = np.empty(2, np.int64)
+    spent = 0.0
+    for i in range(updates):
+        part = slice(i * K, i * K + K)
+        some, own = contexts[part], words[part]
+        eps, weights, outputs, c = rates[i]
+        kernels.inputs_of_outputs(C, H, d, some, direct, c, x, a, z)
+        q[:] = Q
+        upwards = not upwards
+        kernels.output_units_of_any(few, O, D, E, pending, z, q, own, upwards, sums, N, R)
+        start = seconds(room)
+        sum_over_ranks(flat, slots, marks, place)
+        spent += seconds(room) - start
+        good, mean = kernels.likelihood_and_gradient(sums, N, R, q, limits[0], limits[1], log_p[part], dz)
+        if not good:
+            return i, Q, upwards, spent
+        Q = mean
+        kernels.output_step(sums, z, own, eps, outputs, E, step)
+        kernels.hidden_gradient(H, a, dz, direct, c, do, dx)
+        pending = step
+        kernels.ascend(C, H, d, some, x, do, dx, eps, weights)
+    return updates, Q, upwards, spent
+
+
+class RapidModel(Model):
+    """As :class:`.model.Model`, with one Allreduce per update, for ranks that share memory.
+
+    Parameters
+    ----------
+    comm, parameters, batch, decay
+        As for Model.
+    sums : SharedSums
+        Of ``comm``.
+    """
+
+    def __init__(
+        self, comm: Comm, parameters: Parameters, sums: SharedSums, batch: int = 1, decay: float = 0.0
+    ) -> None:
+        super().__init__(comm, parameters, batch, decay, "one")
+        self._shared = sums
+        each = 3.0 * -(-parameters.V // comm.size) * parameters.shape.columns
+        together = CROWDED_TOGETHER if sums.crowded else EXAMPLES_TOGETHER
+        self.updates_per_call = max(1, min(together, int(MULTIPLICATIONS_TOGETHER / each)) // batch)
+
+    def updates(self, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray) -> np.ndarray:
+        """As :meth:`Model.updates`, to the bit."""
+        done = 0
+        log_p = np.empty(len(words))
+        whole = len(words) // self.batch
+        while done < whole:
+            # Rare things are left to Model.update: the first update of all, a Q too far off, a scale
+            # too small.
+            if not math.isnan(self.Q):
+                done += self._rapid_updates(done, contexts, words, rates[:whole], log_p)
+            if done < whole:
+                self._update(done, contexts, words, rates, log_p)
+                done += 1
+        if whole < len(rates):
+            self._update(whole, contexts, words, rates, log_p)
+        return log_p
+
+    def _update(
+        self, i: int, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray, log_p: np.ndarray
+    ) -> None:
+        part = slice(i * self.batch, (i + 1) * self.batch)
+        log_p[part] = self.update(contexts[part], words[part], float(rates[i]))
+
+    def _rapid_updates(
+        self, first: int, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray, log_p: np.ndarray
+    ) -> int:
+        """Updates from the given one on, as many as go; how many that were."""
+        p, K = self.parameters, self.batch
+        eps = rates[first:]
+        scales = np.cumprod(np.concatenate([[p.scale], 1 - K * eps * self.decay]))
+        count = int(np.argmin(scales[1:] >= SMALLEST_SCALE)) if scales[-1] < SMALLEST_SCALE else len(eps)
+        if count == 0:
+            return 0
+        eps, before, after = eps[:count], scales[:count], scales[1 : count + 1]
+        steps = np.stack([eps, eps / after, eps / after / before, before], axis=1).astype(p.dtype)
+        part = slice(first * K, (first + count) * K)
+        w, shared = self._workspace(K), self._shared
+        made, Q, self.upwards, spent = rapid_updates(
+            p.C, p.H, p.d, p.O, self._E, self._take_step(), contexts[part], words[part] - np.int32(p.start),
+            p.shape.direct, self._few, steps, np.array(self._range_of_S),
+            (w.x, w.a, w.z, w.dz, w.do, w.dx, w.step, w.Q, w.payload), self.Q, self.upwards,
+            shared.slots[p.dtype], shared.marks, shared.place, log_p[part],
+        )  # fmt: skip
+        p.scale = float(scales[made])
+        if made == count:
+            self._pending = w.step
+        # Where the next one needs the maximum, Model.update looks for it when it knows no Q.
+        self.Q = Q if made == count else math.nan
+        calls = min(made + 1, count)
+        self.comm.count_sums(calls, calls * w.payload.nbytes, spent)
+        return made

@@ -1,0 +1,1 @@
+"""From the hidden layer to probabilities."""

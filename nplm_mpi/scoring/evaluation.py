@@ -1,0 +1,65 @@
+"""Perplexity: exp of minus the average natural log probability, every token counted once."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from nplm_mpi.corpus.examples import Examples
+from nplm_mpi.models.interface import AnyModel
+
+# Examples whose contexts are looked up together.
+CHUNK = 1 << 14
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well a model predicts a text.
+
+    Attributes
+    ----------
+    tokens : int
+        Predicted tokens, end-of-sentence symbols included.
+    log_likelihood : float
+        Sum of their natural log probabilities.
+    """
+
+    tokens: int
+    log_likelihood: float
+
+    @property
+    def perplexity(self) -> float:
+        """exp(-log_likelihood / tokens), nan without tokens, inf beyond all floats."""
+        if self.tokens == 0:
+            return math.nan
+        average = -self.log_likelihood / self.tokens
+        return math.exp(average) if average < 709 else math.inf
+
+
+def token_log_probs(model: AnyModel, examples: Examples) -> np.ndarray:
+    """log P of each token of ``examples``, natural logarithms, (N,) float64, the same on all ranks.
+
+    Collective: all ranks pass the same examples; see :meth:`Model.log_prob`.
+    """
+    log_p = np.empty(len(examples))
+    for begin in range(0, len(examples), CHUNK):
+        end = min(begin + CHUNK, len(examples))
+        contexts, words = examples.look_up(np.arange(examples.start + begin, examples.start + end))
+        log_p[begin:end] = model.log_prob(contexts, words)
+    return log_p
+
+
+def evaluate(model: AnyModel, examples: Examples, between: Callable[[], None] = lambda: None) -> Evaluation:
+    """The perplexity of ``model`` on ``examples``. Collective, as :func:`token_log_probs`.
+
+    ``between`` is called now and then, on all ranks at the same point; it may raise to
+    give up.
+    """
+    total = 0.0
+    for begin in range(0, len(examples), CHUNK):
+        end = min(begin + CHUNK, len(examples))
+        contexts, words = examples.look_up(np.arange(examples.start + begin, examples.start + end))
+        total += float(model.log_prob(contexts, words).sum())
+        between()
+    return Evaluation(len(examples), total)

@@ -1,0 +1,432 @@
+"""A trained model as a Python object: scores, distributions, word vectors.
+
+The names are those of KenLM's Python module where that has them.  Logarithms of
+sentences and their words are to base 10, as there; those of arrays are natural.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from nplm_mpi import ngram
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.comm import Comm, serial
+from nplm_mpi.corpus import BOS, EOS, UNK, Encoder, tokenise
+from nplm_mpi.models.deep.model import DeepModel
+from nplm_mpi.models.energy.model import EnergyModel
+from nplm_mpi.models.energy.scorer import EnergyScorer
+from nplm_mpi.scoring.line_scores import LineScore, TextScore
+from nplm_mpi.scoring.scorers import DeepScorer, NetworkScorer, NgramScorer, Scorer
+from nplm_mpi.scoring.unknown import among_rare_words, grown, rarest_words
+from nplm_mpi.scoring.vectors import Vectors
+from nplm_mpi.storage import saving as checkpoint
+from nplm_mpi.storage.model_file import load_model
+
+LN10 = math.log(10.0)
+# Tokens that are scored together: enough that equal contexts meet, little memory.
+CHUNK = 1 << 16
+
+
+class LanguageModel:
+    """A model that scores text; made by :func:`load`.
+
+    Parameters
+    ----------
+    path : path
+        Its file.
+    scorer : Scorer
+    treatment : {"none", "ap"}
+        How the words of a text are treated before they are looked up.
+
+    Attributes
+    ----------
+    path : str
+    vocabulary : Vocabulary
+        ``words[i]`` is word i.
+    order : int
+        n: a word is predicted from the n-1 words before it.
+    """
+
+    def __init__(self, path: str | PathLike, scorer: Scorer, treatment: str = "none") -> None:
+        self.path = str(path)
+        self.scorer = scorer
+        self.vocabulary = scorer.vocabulary
+        self.order = scorer.order
+        self._encoder = Encoder(self.vocabulary, treatment)
+
+    def __repr__(self) -> str:
+        kind = "stream" if self.vocabulary.bos is None else "sentences"
+        return f"LanguageModel({self.path!r}, order={self.order}, {len(self.vocabulary)} words, {kind})"
+
+    def __contains__(self, word: str) -> bool:
+        """Whether a word of text is in the vocabulary (``<unk>`` is not, the boundary symbols are)."""
+        boundary = self.vocabulary.bos is not None and word in (BOS, EOS)
+        return boundary or (word != UNK and self._encoder(word)[1])
+
+    def encode(self, word: str) -> tuple[int, bool]:
+        """Id of a word of text, and whether the vocabulary knows the word."""
+        return self._encoder(word)
+
+    def add_word(self, word: str, contexts: Iterable[str | Sequence[str]], among: str = "all") -> int:
+        """Take an unknown word into the vocabulary, as the model guesses it from contexts (section 5.1).
+
+        What the word has of its own, C and U, W or v, is the mean of all words' under
+        P(i | context), averaged over the contexts; its bias is the mean of the rarest words'.
+        The vocabulary grows by one; of the others' probabilities only the normalization changes.
+
+        Parameters
+        ----------
+        word : str
+            As it stands in text.
+        contexts : iterable of str or of sequences of str
+            The words before each place where it was seen, in the order of the text; the last n-1
+            of each are used.
+        among : {"all", "rare"}
+            Whose mean: all words', as in the paper, or that of words seen at most 20 times and ``<unk>``,
+            since an unknown word is hardly a frequent one.
+
+        Returns
+        -------
+        int
+            Its id.
+
+        Raises
+        ------
+        UserError
+            If the word is known or none, no context is given, or the model is an n-gram model or
+            a deep network.
+        """
+        ids = [self.context_ids(context, bos=False) for context in contexts]
+        if not ids:
+            raise UserError(f"{word!r}: give at least one context in which the word was seen")
+        return self.add_word_at(word, np.array(ids), among)
+
+    def can_add(self, word: str) -> bool:
+        """Whether :meth:`add_word` would take the word; symbols of the program are not taken."""
+        return not self.encode(word)[1] and self._encoder.form(word) is not None
+
+    def add_word_at(self, word: str, contexts: np.ndarray, among: str = "all") -> int:
+        """:meth:`add_word` with contexts as ids, (K, n-1), the nearest word first."""
+        if not isinstance(self.scorer, NetworkScorer):
+            raise UserError(f"{self.path}: an n-gram model has no features to give to a word; name a network")
+        if isinstance(self.scorer, DeepScorer):
+            raise UserError(
+                f"{self.path}: a deep network's vocabulary cannot grow; name a network or energy model"
+            )
+        form = self._encoder.form(word)
+        if tokenise(word) != [word] or self.encode(word)[1] or form is None:
+            raise UserError(f"{word!r}: give one word that the vocabulary does not hold")
+        if among not in ("all", "rare"):
+            raise UserError(f"{among!r}: the mean is among 'all' words or 'rare' ones")
+        p = np.mean([self.scorer.distribution(context) for context in contexts], axis=0)
+        if among == "rare":
+            p = among_rare_words(p, self.vocabulary)
+        self.scorer.replace_model(grown(self.scorer.model, p, rarest_words(self.vocabulary)))
+        self.__dict__.pop("vectors", None)
+        number = self.vocabulary.add(form)
+        self._encoder.forget()
+        return number
+
+    def score(self, sentence: str, bos: bool = True, eos: bool = True) -> float:
+        """Logarithm to base 10 of a sentence's probability.
+
+        Parameters
+        ----------
+        sentence : str
+            Words separated by ASCII white space, without boundary symbols.
+        bos : bool
+            Begin after ``<s>``; otherwise with nothing known.
+        eos : bool
+            Predict ``</s>`` too.
+
+        Notes
+        -----
+        A model of a stream has no boundary symbols: ``bos`` and ``eos`` change nothing,
+        the first word is predicted from nothing known.
+        """
+        return self.score_line(sentence, bos, eos).total
+
+    def full_scores(
+        self, sentence: str, bos: bool = True, eos: bool = True
+    ) -> Iterator[tuple[float, int, bool]]:
+        """Word by word: logarithm to base 10, words of the n-gram used, whether out of vocabulary.
+
+        Parameters
+        ----------
+        sentence, bos, eos
+            As in :meth:`score`.
+
+        Yields
+        ------
+        log10 : float
+        length : int
+            For an n-gram model, words of the longest n-gram found; for a network, one
+            more than its context places that hold something.
+        oov : bool
+        """
+        line = self.score_line(sentence, bos, eos)
+        for log10, length, unknown in zip(line.log10, line.lengths, line.unknown, strict=True):
+            yield float(log10), int(length), bool(unknown)
+
+    def perplexity(self, text: str) -> float:
+        """Perplexity of a text, each line a sentence: 10 to minus the average logarithm to base 10.
+
+        Unknown words count (see :meth:`score_text` for both numbers), blank lines do not;
+        nan for a text without words.
+        """
+        return self.score_text(text.split("\n")).perplexity
+
+    def score_text(self, lines: Iterable[str]) -> TextScore:
+        """The sums over lines of text: tokens, unknown words, perplexities."""
+        total = TextScore()
+        for line in self.score_lines(lines):
+            total.add(line)
+        return total
+
+    def score_line(self, sentence: str, bos: bool = True, eos: bool = True) -> LineScore:
+        """All numbers of one sentence; arguments as in :meth:`score`."""
+        return next(self.score_lines([sentence], bos, eos))
+
+    def score_lines(self, lines: Iterable[str], bos: bool = True, eos: bool = True) -> Iterator[LineScore]:
+        """All numbers of many sentences, computed together; blank lines included.
+
+        A line's numbers are the same to the bit whatever the other lines are.
+
+        Parameters
+        ----------
+        lines : iterable of str
+        bos, eos : bool
+            As in :meth:`score`.
+
+        Yields
+        ------
+        LineScore
+            One per line, in order.
+        """
+        waiting: list[list[str]] = []
+        size = 0
+        for line in lines:
+            waiting.append(tokenise(line))
+            size += len(waiting[-1]) + 1
+            if size >= CHUNK:
+                yield from self._score(waiting, bos, eos)
+                waiting, size = [], 0
+        yield from self._score(waiting, bos, eos)
+
+    def _score(self, lines: list[list[str]], bos: bool, eos: bool) -> Iterator[LineScore]:
+        if not lines:
+            return
+        found = list(map(self._encoder, itertools.chain.from_iterable(lines)))
+        ids = np.array([i for i, _ in found], np.int32)
+        unknown = np.array([not known for _, known in found], bool)
+        lengths = [len(words) for words in lines]
+        tokens, positions, is_end = lay_out(ids, lengths, self.scorer, bos, eos)
+        log10 = self.scorer.score(tokens, positions) / LN10
+        used = self.scorer.lengths(tokens, positions)
+        out = np.zeros(len(positions), bool)
+        out[~is_end] = unknown
+        ended = eos and self.vocabulary.eos is not None
+        begin = 0
+        for words in lines:
+            part = slice(begin, begin + len(words) + ended)
+            begin = part.stop
+            yield LineScore(words, ended, tokens[positions[part]], log10[part], used[part], out[part])
+
+    def log_prob(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """Natural logarithms of P(word | context) for arrays of word ids.
+
+        Parameters
+        ----------
+        contexts : (K, n-1) int array
+            The nearest word first; -1 for nothing known.
+        words : (K,) int array
+
+        Returns
+        -------
+        (K,) float64 array
+
+        Raises
+        ------
+        UserError
+            If an id is outside the vocabulary.
+        """
+        contexts, words = np.atleast_2d(np.asarray(contexts)), np.atleast_1d(np.asarray(words))
+        if contexts.shape != (len(words), self.order - 1):
+            raise UserError(
+                f"contexts of shape {contexts.shape} for {len(words)} words: "
+                f"an order-{self.order} model needs {(len(words), self.order - 1)}"
+            )
+        if len(words) and not -1 <= words.min() <= words.max() < len(self.vocabulary):
+            raise UserError(f"words hold ids outside -1 .. {len(self.vocabulary) - 1}")
+        return self.scorer.log_prob(contexts, words)
+
+    def context_ids(self, context: str | Sequence[str], bos: bool = True) -> np.ndarray:
+        """The n-1 ids that predict the next word, the nearest first.
+
+        Parameters
+        ----------
+        context : str or sequence of str
+            Words in the order of the text; only the last n-1 are used.
+        bos : bool
+            Whether a sentence begins with them: what is missing is then ``<s>``, in a
+            model of sentences, and else nothing known (-1).
+        """
+        words = tokenise(context) if isinstance(context, str) else list(context)
+        beginning = self.vocabulary.bos if bos and self.vocabulary.bos is not None else -1
+        ids = np.full(self.order - 1, beginning, np.int32)
+        last = words[max(0, len(words) - (self.order - 1)) :][::-1]
+        ids[: len(last)] = [self._encoder(word)[0] for word in last]
+        return ids
+
+    def distribution(self, context: str | Sequence[str], bos: bool = True) -> np.ndarray:
+        """P(next word | context) for every word of the vocabulary.
+
+        Parameters
+        ----------
+        context, bos
+            As in :meth:`context_ids`.
+
+        Returns
+        -------
+        (V,) float64 array
+            Entry i belongs to ``vocabulary.words[i]``.
+        """
+        return self.scorer.distribution(self.context_ids(context, bos))
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        """The word features C.
+
+        Raises
+        ------
+        UserError
+            If the model is an n-gram model.
+        """
+        return self.word_vectors("features")
+
+    def word_vectors(self, which: str) -> Vectors:
+        """``"features"``: rows of C; ``"outputs"``: rows of U and W side by side.
+
+        Raises
+        ------
+        UserError
+            If the model is an n-gram model; for the outputs of an energy model, which has none.
+        """
+        if not isinstance(self.scorer, NetworkScorer):
+            raise UserError(f"{self.path}: an n-gram model has no word vectors; name a network's file")
+        p = self.scorer.parameters
+        if which == "outputs" and p.shape.model == "energy":
+            raise UserError(
+                f"{self.path}: an energy model predicts words by their features, too; give features"
+            )
+        stored = p.C if which == "features" else p.O[:, 1 : p.shape.columns]
+        return Vectors(self.vocabulary, p.dtype.type(p.scale) * stored)
+
+    def vector(self, word: str) -> np.ndarray:
+        """The m features of a word, (m,).
+
+        Raises
+        ------
+        UserError
+            If the word is not in the vocabulary or the model is an n-gram model.
+        """
+        return self.vectors[word]
+
+    def neighbors(self, word: str, count: int = 10) -> list[tuple[str, float]]:
+        """The words with the most similar features, and the cosine similarities.
+
+        Raises
+        ------
+        UserError
+            As :meth:`vector`.
+        """
+        return self.vectors.neighbors(word, count)
+
+
+def lay_out(
+    ids: np.ndarray, lengths: Sequence[int], scorer: Scorer, bos: bool, eos: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lines of words as one text in which no context reaches from one line into another.
+
+    Parameters
+    ----------
+    ids : (T,) int32 array
+        The words of all lines.
+    lengths : sequence of int
+        How many belong to each line.
+    scorer : Scorer
+    bos, eos : bool
+        As in :meth:`LanguageModel.score`.
+
+    Returns
+    -------
+    tokens : int32 array
+    positions : int64 array
+        What is to be predicted, in the order of the lines.
+    is_end : bool array
+        Which of the positions are line ends.
+    """
+    end = scorer.vocabulary.eos
+    begins_known = bos and end is not None
+    # -1 is no word: n-1 of them keep the line before out of sight.
+    before = 0 if begins_known else scorer.order - 1
+    after = 0 if end is None else 1
+    size = np.asarray(lengths, np.int64)
+    stops = np.cumsum(size + before + after)
+    tokens = np.full(int(stops[-1]) if len(stops) else 0, -1, np.int32)
+    line_of_word = np.repeat(np.arange(len(size)), size)
+    shift = np.arange(1, len(size) + 1) * before + np.arange(len(size)) * after
+    places = np.arange(len(ids)) + shift[line_of_word]
+    tokens[places] = ids
+    if end is None:
+        return tokens, places, np.zeros(len(places), bool)
+    tokens[stops - 1] = end
+    if not eos:
+        return tokens, places, np.zeros(len(places), bool)
+    positions = np.sort(np.concatenate([places, stops - 1]))
+    is_end = np.zeros(len(tokens), bool)
+    is_end[stops - 1] = True
+    return tokens, positions, is_end[positions]
+
+
+def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
+    """Open a trained model: ``best.h5`` or ``checkpoint.h5`` of a run, or an n-gram file.
+
+    Parameters
+    ----------
+    path : path
+        An HDF5 file of the ``train`` or the ``ngram`` command.  Or a run's folder: its ``best.h5``.
+    comm : Comm, optional
+        Ranks that share the work of scoring, each holding the whole model; the call is
+        then collective, and so is scoring.  By default this process alone, for which no
+        MPI library is needed.
+
+    Returns
+    -------
+    LanguageModel
+
+    Raises
+    ------
+    UserError
+        If the file is missing, damaged or of another kind.
+    """
+    comm = comm or serial()
+    path = Path(path)
+    if path.is_dir():
+        path = path / "best.h5"
+    if ngram.is_ngram_file(path):
+        return LanguageModel(path, NgramScorer(comm.on_root(ngram.load, path)))
+    comm.on_root(lambda: checkpoint.open_model(path, verify=True).close())
+    model, vocabulary, file = load_model(path, serial(), verify=False)
+    with file:
+        treatment = file.config.corpus.treatment
+    if isinstance(model, EnergyModel):
+        return LanguageModel(path, EnergyScorer(model, vocabulary, comm), treatment)
+    if isinstance(model, DeepModel):
+        return LanguageModel(path, DeepScorer(model, vocabulary, comm), treatment)
+    return LanguageModel(path, NetworkScorer(model, vocabulary, comm), treatment)

@@ -1,0 +1,186 @@
+"""Networks and n-grams behind one face, so that they can be evaluated and mixed alike."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nplm_mpi.base.errors import UserError
+from nplm_mpi.comm import Comm
+from nplm_mpi.config.run import CorpusConfig, build_section
+from nplm_mpi.corpus import Corpus, Vocabulary
+from nplm_mpi.corpus.examples import Examples
+from nplm_mpi.ngram import frequency_bins, is_ngram_file, load, score_range
+from nplm_mpi.scoring.evaluation import token_log_probs
+from nplm_mpi.scoring.mixture import Mixture, check_same_vocabulary, fixed, learn
+from nplm_mpi.storage.model_file import load_model
+
+CHUNK = 1 << 20  # tokens whose probabilities are held at a time
+
+Floats = NDArray[np.float64]
+
+
+class Network:
+    """A trained network in a file, its rows dealt to the ranks. Constructed collectively."""
+
+    def __init__(self, path: str | Path, comm: Comm) -> None:
+        self.path, self.has_counts, self.knows_unknown = str(path), False, False
+        self.model, self.vocabulary, file = load_model(path, comm)
+        with file:
+            self.corpus: CorpusConfig | None = file.config.corpus
+        self.order: int = self.model.parameters.shape.order
+
+    def log_probs(self, tokens: np.ndarray, start: int, stop: int) -> Floats:
+        """Natural log probabilities of ``tokens[start:stop]``, on all ranks. Collective."""
+        return token_log_probs(self.model, Examples(tokens, start, stop, self.order, self.vocabulary))
+
+
+class Ngram:
+    """An n-gram in a file, held by rank 0. Constructed collectively; one broadcast per call."""
+
+    def __init__(self, path: str | Path, comm: Comm) -> None:
+        self.path, self.comm = str(path), comm
+        facts = comm.on_root(self._load)
+        self.vocabulary: Vocabulary = facts[0]
+        self.order: int = facts[1]
+        self.corpus: CorpusConfig | None = facts[2]
+        self.has_counts: bool = facts[3]
+        self.knows_unknown = True
+
+    def _load(self) -> tuple[Vocabulary, int, CorpusConfig | None, bool]:
+        self.model = load(self.path)
+        details = self.model.details
+        corpus = None
+        if "corpus" in details:
+            corpus = build_section(CorpusConfig, details["corpus"], self.path)
+        return self.model.vocabulary, self.model.order, corpus, "train_tokens" in details
+
+    def log_probs(self, tokens: np.ndarray, start: int, stop: int) -> Floats:
+        """Natural log probabilities of ``tokens[start:stop]``, on all ranks. Collective."""
+        return self.comm.on_root(lambda: score_range(self.model, tokens, start, stop))
+
+    def bins(self, tokens: np.ndarray, start: int, stop: int) -> NDArray[np.int64]:
+        """Frequency bin of each token's context (section 4.1), on all ranks. Collective."""
+
+        def find() -> NDArray[np.int64]:
+            counts = self.model.context_counts(tokens, np.arange(start, stop))
+            return frequency_bins(counts, self.model.details["train_tokens"])
+
+        return self.comm.on_root(find)
+
+
+Predictor = Network | Ngram
+
+
+def open_predictor(path: str | Path, comm: Comm) -> Predictor:
+    """The model in a file that ``train`` or ``ngram`` wrote. Collective.
+
+    Raises
+    ------
+    UserError
+        If there is none, or it is damaged; the same on all ranks.
+    """
+    return Ngram(path, comm) if comm.on_root(is_ngram_file, path) else Network(path, comm)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """How well models and their mixture predict a text.
+
+    Attributes
+    ----------
+    tokens : int
+    log_likelihoods : list of float
+        Natural, of each model alone.
+    mixed : float
+        Of the mixture; of the model if there is only one.
+    """
+
+    tokens: int
+    log_likelihoods: list[float]
+    mixed: float
+
+
+class Mixed:
+    """One model, or several with weights.
+
+    Parameters
+    ----------
+    predictors : Predictors
+        With the same vocabulary.
+    weight : str
+        Of the first: a number from 0 to 1 (the others share the rest equally), "learn" or "bins".
+
+    Raises
+    ------
+    UserError
+        For different vocabularies, wrong weights, and bins where no model has counts.
+    """
+
+    def __init__(self, predictors: Sequence[Predictor], weight: str = "0.5") -> None:
+        self.predictors, self.weight = list(predictors), weight
+        self.mixture: Mixture | None = None
+        self.counter: Ngram | None = None
+        if len(self.predictors) == 1:
+            return
+        first, *others = self.predictors
+        for other in others:
+            check_same_vocabulary(first.vocabulary, other.vocabulary, (first.path, other.path))
+        if weight == "bins":
+            self.counter = next((p for p in (*others, first) if isinstance(p, Ngram) and p.has_counts), None)
+            if self.counter is None:
+                raise UserError(
+                    "--mix-weight bins: frequency bins need the counts of an n-gram trained by the ngram "
+                    f"command, and none of {', '.join(p.path for p in self.predictors)} has them; use learn"
+                )
+        elif weight != "learn":
+            try:
+                value = float(weight)
+            except ValueError:
+                value = float("nan")
+            rest = [(1 - value) / len(others)] * (len(others) - 1)
+            self.mixture = fixed(value, *rest) if value == value else None
+            if self.mixture is None:
+                raise UserError(f"--mix-weight {weight}: give a weight from 0 to 1, 'learn' or 'bins'")
+
+    @property
+    def must_learn(self) -> bool:
+        """Whether :meth:`learn` has to come before :meth:`score`."""
+        return len(self.predictors) > 1 and self.mixture is None
+
+    def learn(self, corpus: Corpus) -> None:
+        """Learn the weights on the validation part. Collective."""
+        corpus.part("valid")
+        start, stop = corpus.parts["valid"]
+        log_probs = np.stack([p.log_probs(corpus.tokens, start, stop) for p in self.predictors])
+        bins = self.counter.bins(corpus.tokens, start, stop) if self.counter else None
+        self.mixture, _ = learn(log_probs, bins)
+
+    def score(self, tokens: np.ndarray, start: int, stop: int) -> Scores:
+        """Log likelihoods of ``tokens[start:stop]``. Collective."""
+        alone, mixed = np.zeros(len(self.predictors)), 0.0
+        for lo, hi in chunks(start, stop):
+            log_probs = np.stack([p.log_probs(tokens, lo, hi) for p in self.predictors])
+            alone += log_probs.sum(axis=1)
+            if self.mixture is None:
+                mixed += float(log_probs[0].sum())
+            else:
+                bins = self.counter.bins(tokens, lo, hi) if self.counter else None
+                mixed += float(self.mixture.log_prob(log_probs, bins).sum())
+        return Scores(stop - start, alone.tolist(), mixed)
+
+    def weights(self) -> list[Any]:
+        """The first model's weight: one number, or one for each frequency bin; of more models, all."""
+        if self.mixture is None:
+            return []
+        every = self.mixture.weights.T.tolist()
+        return every[0] if len(every) == 2 else every
+
+
+def chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The range in pieces of :data:`CHUNK`."""
+    for lo in range(start, stop, CHUNK):
+        yield lo, min(lo + CHUNK, stop)

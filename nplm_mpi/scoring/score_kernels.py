@@ -1,0 +1,72 @@
+"""Probabilities whose bits do not depend on what else is asked for in the same call.
+
+A matrix product rounds differently when its shape changes, so a context would score
+differently alone and among others.  Here all products have one shape: contexts come
+in blocks of ``BLOCK``, the last block filled up, and a context's numbers come from its
+own column only.  The letters are those of :mod:`nplm_mpi.models.network.kernels`.
+"""
+
+import numpy as np
+
+from nplm_mpi.machine.jit import njit
+from nplm_mpi.machine.microkernels import set_exp_product
+from nplm_mpi.models.network.kernels import (
+    hidden_units,
+    look_up_features,
+    options,
+    output_inputs,
+    rows_per_tile,
+)
+
+# Contexts per matrix product: four vectors of the widest registers in single precision. A tile
+# of O stays in the cache for all blocks, and one short sentence costs little.
+BLOCK = 64
+
+
+@njit(**options)
+def inputs(C, H, d, contexts, direct, c, z):
+    """1(a), 1(b): z of contexts (B * BLOCK, n-1) in blocks, (B, D, BLOCK); a context is a column of one."""
+    x = np.empty((H.shape[1], BLOCK), z.dtype)
+    a = np.empty((H.shape[0], BLOCK), z.dtype)
+    for b in range(z.shape[0]):
+        look_up_features(C, contexts[b * BLOCK : (b + 1) * BLOCK], c, x)
+        hidden_units(H, d, x, c, a)
+        output_inputs(a, x, direct, c, z[b])
+
+
+@njit(**options)
+def denominators(O, z, Q, S):
+    """1(d): S = sum_j exp(y_j - Q) over all words, in double precision from tile to tile of O.
+
+    Parameters
+    ----------
+    O : (V, >= D) array
+    z : (B, D, BLOCK) array
+    Q : (B, BLOCK) array
+    S : (B, BLOCK) float64 array
+        Out.
+    """
+    rows = rows_per_tile(O, BLOCK)
+    e = np.empty((rows, BLOCK), O.dtype)
+    tile_sum = np.empty(BLOCK, O.dtype)
+    S[:] = 0
+    for start in range(0, O.shape[0], rows):
+        o = O[start : start + rows]
+        for b in range(z.shape[0]):
+            tile_sum[:] = 0
+            set_exp_product(o, z[b], Q[b], e[: o.shape[0]], tile_sum)
+            S[b] += tile_sum
+
+
+@njit(**options)
+def target_outputs(O, z, contexts, words, y):
+    """1(c) for single words: y of ``words[i]`` in the context number ``contexts[i]`` of z (B, D, BLOCK).
+
+    Added up in double precision.  A word -1 is no word: y is minus infinity.
+    """
+    for i in range(words.shape[0]):
+        w, block, column = words[i], contexts[i] // BLOCK, contexts[i] % BLOCK
+        total = 0.0
+        for c in range(z.shape[1]):
+            total += np.float64(O[w, c]) * np.float64(z[block, c, column])
+        y[i] = total if w >= 0 else -np.inf

@@ -1,0 +1,486 @@
+"""The training loop: update, log, evaluate, save."""
+
+import json
+import math
+import signal
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from nplm_mpi.base.errors import Stop
+from nplm_mpi.base.signals import EXIT_CODES, LEVELS, Signals
+from nplm_mpi.comm import Comm
+from nplm_mpi.config.run import Config, parse_interval
+from nplm_mpi.corpus import Corpus
+from nplm_mpi.corpus.examples import Examples, shuffle_key
+from nplm_mpi.models.interface import AnyModel
+from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.outputs.proposal import Proposal
+from nplm_mpi.models.outputs.sampled import SampledUpdates
+from nplm_mpi.scoring.evaluation import Evaluation, evaluate
+from nplm_mpi.storage.model_file import read_into, save_model
+from nplm_mpi.storage.saving import NonFiniteError, SaveError
+from nplm_mpi.training.balance import Balance
+from nplm_mpi.training.rates import learning_rate
+from nplm_mpi.training.trial import Trial, on_several_machines
+
+
+class NonFinite(Stop):
+    """The likelihood or a parameter became NaN or infinite; nothing was saved since."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(1, f"{message}; the last checkpoint is untouched; try a smaller --lr")
+
+
+class Interrupted(Exception):
+    """Ranks received a signal and agreed to stop; raised on all at the same point."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.level = level
+
+
+@dataclass
+class State:
+    """Where a run is: everything but the parameters that a resumed run needs.
+
+    Attributes
+    ----------
+    epoch : int
+        Completed epochs.
+    position : int
+        Examples done in the current epoch.
+    examples : int
+        Examples done in all epochs, t of the learning-rate schedule.
+    log_likelihood : float
+        Of the current epoch's examples, natural.
+    best : float or None
+        Best validation perplexity.
+    stale : int
+        Epochs since then.
+    history : list of dict
+        One entry per completed epoch.
+    sampled : dict
+        :meth:`nplm_mpi.models.outputs.sampled.SampledUpdates.progress`, if words are sampled.
+    """
+
+    epoch: int = 0
+    position: int = 0
+    examples: int = 0
+    updates: int = 0
+    log_likelihood: float = 0.0
+    best: float | None = None
+    best_epoch: int = 0
+    stale: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    sampled: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def train_perplexity(self) -> float | None:
+        """Of the current epoch so far, each example predicted before it was learned."""
+        return perplexity(self.log_likelihood, self.position)
+
+
+def perplexity(log_likelihood: float, examples: int) -> float | None:
+    """As :class:`Evaluation`, None where there is nothing."""
+    return Evaluation(examples, log_likelihood).perplexity if examples else None
+
+
+class Training:
+    """A run: a model, its examples and its folder.
+
+    Parameters
+    ----------
+    config : Config
+    corpus : Corpus
+    model : AnyModel
+    out : Path
+        The run's folder; exists.
+    state : State
+        Where to continue.
+    listen : callable
+        Called on all ranks with the kind of an event and its numbers, to show them.
+    signals : Signals
+        What asks the run to stop.
+
+    Attributes
+    ----------
+    unsaved : set of str
+        Names of files whose last writing failed.
+    cost : SavingCost
+    balance : Balance or None
+        Who deals the rows of O anew, if anybody does.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        corpus: Corpus,
+        model: AnyModel,
+        out: Path,
+        state: State,
+        listen: Callable[[str, dict[str, Any]], None],
+        signals: Signals,
+    ) -> None:
+        self.config, self.corpus, self.model, self.out, self.state = config, corpus, model, out, state
+        self.comm: Comm = model.comm
+        self.listen, self.signals = listen, signals
+        self.updates = model.updates
+        self.sampled: SampledUpdates | None = None
+        settings = config.training
+        if settings.softmax == "sampled":
+            proposal = Proposal(corpus.part("train"), len(corpus.vocabulary), corpus.vocabulary.bos)
+            self.sampled = SampledUpdates(
+                model, proposal, settings.seed, settings.samples, settings.effective_samples
+            )
+            self.sampled.go_on_from(state.sampled)
+            self.updates = self.sampled.updates
+        elif (
+            isinstance(model, Model) and config.training.collectives == "auto" and on_several_machines(model)
+        ):
+            self.updates = Trial(model).updates
+        self.balance = Balance(model, self.updates) if settings.balance and isinstance(model, Model) else None
+        if self.balance:
+            self.updates = self.balance.updates
+        self.unsaved: set[str] = set()
+        self.cost = SavingCost()
+        self.examples_before = state.examples
+        self.fingerprint = self.comm.on_root(fingerprint, corpus)
+        self.parts = {name: self._examples(name, complete=name == "train") for name in corpus.parts}
+        limit = config.training.max_examples
+        self.per_epoch = len(self.parts["train"]) if limit < 0 else min(limit, len(self.parts["train"]))
+        self.started = time.perf_counter() - state.seconds
+        output = config.output
+        self.pulse = Pulse(
+            self.comm,
+            output.checkpoint_every,
+            output.log_every,
+            signals,
+            1 if self.sampled else model.updates_per_call,
+        )
+        self.pulse.begin(state.updates, state.examples)
+
+    def _examples(self, part: str, complete: bool) -> Examples:
+        start, stop = self.corpus.parts[part]
+        order = self.config.model.order
+        return Examples(self.corpus.tokens, start, stop, order, self.corpus.vocabulary, complete)
+
+    @property
+    def trained_here(self) -> int:
+        """Examples that this process has trained on, without those before a resumption."""
+        return self.state.examples - self.examples_before
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is left to train."""
+        settings, state = self.config.training, self.state
+        stale = settings.patience > 0 and state.stale >= settings.patience
+        return stale or state.epoch >= settings.epochs or not self.per_epoch
+
+    def run(self) -> State:
+        """Train to the end. Collective.
+
+        Raises
+        ------
+        NonFinite
+            On all ranks, with the position of the example.
+        Stop
+            On all ranks: asked to by a signal, with everything saved; or because
+            ranks do not agree.
+        """
+        self.signals.graceful = True
+        try:
+            if self.state.updates == 0:
+                self.save_checkpoint()
+            while not self.finished:
+                self.train_epoch()
+                self.end_epoch()
+        except Interrupted as interrupted:
+            self.stop(interrupted.level)
+        finally:
+            self.signals.graceful = False
+        return self.state
+
+    def train_epoch(self) -> None:
+        """The updates from the current position to the end of the epoch."""
+        state, settings = self.state, self.config.training
+        key = shuffle_key(settings.seed, state.epoch) if settings.shuffle else None
+        K = self.model.examples_per_update
+        for contexts, words in self.parts["train"].batches(
+            K * self.pulse.updates_per_call, state.position, self.per_epoch, key
+        ):
+            rates = self.rate(state.examples + np.arange(0, len(words), K))
+            self.count(self.updates(contexts, words, rates), len(rates))
+            if self.pulse.due(state.updates):
+                self.log_and_save()
+
+    def rate(self, examples: Any) -> Any:
+        """eps after so many examples, see :func:`nplm_mpi.training.rates.learning_rate`."""
+        total = self.config.training.epochs * self.per_epoch
+        return learning_rate(self.config, examples, total, self.state.history)
+
+    def count(self, log_p: np.ndarray, updates: int) -> None:
+        """Add the examples of some updates to the epoch's score."""
+        state, finite = self.state, np.isfinite(log_p)
+        if not finite.all():
+            i = int(np.argmin(finite))
+            where = f"example {state.position + i + 1} of epoch {state.epoch + 1}"
+            raise NonFinite(f"the log likelihood of {where} is {log_p[i]}")
+        # One after another: the same sum however many updates are made at a time.
+        state.log_likelihood = float(np.cumsum(np.append(state.log_likelihood, log_p))[-1])
+        state.position += len(log_p)
+        state.examples += len(log_p)
+        state.updates += updates
+
+    def log_and_save(self) -> None:
+        """Between two updates: what the pulse says is due."""
+        if self.pulse.log:
+            self.log("progress")
+        if self.pulse.level:
+            raise Interrupted(self.pulse.level)
+        if self.pulse.save:
+            self.save_checkpoint()
+
+    def end_epoch(self) -> None:
+        """Evaluate, keep the best model, save."""
+        state = self.state
+        result: dict[str, Any] = {"epoch": state.epoch + 1, "train_perplexity": state.train_perplexity}
+        better = True
+        if self.config.output.evaluate and len(self.parts["valid"]):
+            valid = evaluate(self.model, self.parts["valid"], self.pulse.give_way).perplexity
+            if not math.isfinite(valid):
+                raise NonFinite(f"the validation perplexity after epoch {state.epoch + 1} is {valid}")
+            result["valid_perplexity"] = valid
+            better = state.best is None or valid < state.best
+            state.best = valid if better else state.best
+        if better:
+            self.save("best.h5")
+        state.best_epoch, state.stale = (
+            (state.epoch + 1, 0) if better else (state.best_epoch, state.stale + 1)
+        )
+        state.history.append(result)
+        self.log("epoch", **result)
+        state.epoch, state.position, state.log_likelihood = state.epoch + 1, 0, 0.0
+        self.save_checkpoint()
+
+    def log(self, event: str, **more: Any) -> None:
+        """Tell the listener and, on rank 0, metrics.jsonl where the run is."""
+        state = self.state
+        elapsed = time.perf_counter() - self.started
+        entry = {
+            "event": event,
+            "examples": state.examples,
+            "updates": state.updates,
+            "epoch": state.epoch + (state.position / self.per_epoch if self.per_epoch else 0),
+            "train_perplexity": state.train_perplexity,
+            "learning_rate": self.rate(state.examples),
+            "seconds": elapsed,
+            **self.pulse.rates(state.examples),
+            **more,
+        }
+        self.listen(event, entry)
+        if self.comm.is_root:
+            try:
+                with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as file:
+                    file.write(json.dumps(entry) + "\n")
+            except OSError as error:
+                self.listen("warning", {"message": f"metrics.jsonl cannot be written: {error.strerror}"})
+
+    def save_checkpoint(self) -> None:
+        """Write checkpoint.h5 unless the disk forbids it. Collective."""
+        difference = self.model.find_drift()
+        if difference:
+            raise Stop(
+                1,
+                f"ranks disagree after update {self.state.updates}: {difference} is not what rank 0 has; "
+                "a processor or its memory is faulty; the last checkpoint is untouched",
+            )
+        self.state.seconds = time.perf_counter() - self.started
+        self.state.sampled = self.sampled.progress() if self.sampled else {}
+        self.save("checkpoint.h5", {**asdict(self.state), "corpus": self.fingerprint})
+
+    def save(self, name: str, training: dict[str, Any] | None = None) -> None:
+        """Write a model into the run's folder; a failure is a warning. Collective."""
+        start = time.perf_counter()
+        try:
+            size = save_model(self.out / name, self.model, self.corpus.vocabulary, self.config, training)
+            self.unsaved.discard(name)
+            self.cost.add(size, time.perf_counter() - start)
+        except SaveError as error:
+            self.unsaved.add(name)
+            self.listen("warning", {"message": f"{error}; training goes on, what was there is untouched"})
+        except NonFiniteError as error:
+            at = f"after example {self.state.position} of epoch {self.state.epoch + 1}"
+            raise NonFinite(f"{error} {at}") from None
+
+    def stop(self, level: int) -> NoReturn:
+        """Save and leave, because signal ``level`` asked for it. Collective."""
+        self.save_checkpoint()
+        name = signal.Signals(LEVELS[level]).name
+        if self.unsaved:
+            raise Stop(1, f"stopped by {name}, but {self.out / 'checkpoint.h5'} could not be written")
+        raise Stop(
+            EXIT_CODES[level],
+            f"stopped by {name} after {self.state.examples:,} examples; everything is in {self.out}: "
+            "--resume continues",
+        )
+
+
+@dataclass
+class SavingCost:
+    """What writing files took so far.
+
+    Attributes
+    ----------
+    files : int
+    bytes : int
+    seconds : float
+    """
+
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def add(self, size: int, seconds: float) -> None:
+        """One more file."""
+        self.files, self.bytes, self.seconds = self.files + 1, self.bytes + size, self.seconds + seconds
+
+
+def fingerprint(corpus: Corpus) -> dict[str, Any]:
+    """What tells one text from another, wherever it lies."""
+    crc = 0
+    for start in range(0, len(corpus.tokens), 1 << 20):
+        crc = zlib.crc32(np.ascontiguousarray(corpus.tokens[start : start + (1 << 20)]).data, crc)
+    return {
+        "tokens": len(corpus.tokens),
+        "crc32": crc,
+        "parts": {k: list(v) for k, v in corpus.parts.items()},
+    }
+
+
+class Pulse:
+    """When to log and to save, agreed on by all ranks.
+
+    The clocks of two ranks differ, so nobody acts on its own: every few updates, about
+    four times a second, one small Allreduce shares what rank 0's clock says.
+
+    Parameters
+    ----------
+    comm : Comm
+    save_every : str
+        As ``--checkpoint-every``.
+    log_every : float
+        Seconds.
+    signals : Signals
+    updates_per_call : int
+        How many updates are made at a time, if that suits ``save_every``.
+
+    Attributes
+    ----------
+    updates_per_call : int
+        How many are to be made.
+    log, save : bool
+        What is due.
+    level : int
+        The highest :attr:`Signals.level` of all ranks.
+    """
+
+    BEAT = 0.25
+    # Updates can become a thousand times slower at any moment, on a machine that others use, too:
+    # nobody may count on the next ones being as fast as the last.  Calls of more updates are longer.
+    LONGEST_STRIDE = 64
+
+    def __init__(
+        self, comm: Comm, save_every: str, log_every: float, signals: Signals, updates_per_call: int = 1
+    ) -> None:
+        self.comm, self.log_every, self.signals = comm, log_every, signals
+        self.save_every, self.save_unit = parse_interval(save_every)
+        self.log = self.save = False
+        self.level = 0
+        self.stride = self.last_updates = self.seen = 0
+        self.updates_per_call = updates_per_call
+        if self.save_unit == "updates":  # calls end where checkpoints are due, while epochs are multiples
+            every = int(self.save_every)
+            self.updates_per_call = next(u for u in range(updates_per_call, 0, -1) if every % u == 0)
+        self.last_log = self.last_save = self.last_beat = time.perf_counter()
+        self.mark(0)
+
+    def mark(self, examples: int) -> None:
+        """Count speed, and the time until the next log line, from now."""
+        self.last_log = time.perf_counter()
+        self.marked = (examples, self.comm.seconds, self.last_log)
+
+    def begin(self, updates: int, examples: int) -> None:
+        """Count from here, where a run begins or goes on."""
+        self.last_updates = self.seen = updates
+        self.mark(examples)
+
+    def due(self, updates: int) -> bool:
+        """Whether anything is to be done after this many updates. Collective at some of them."""
+        # Epochs end with shorter calls, so that later ones may pass the number without ending there.
+        before, self.seen = self.seen, updates
+        counted = self.save_unit == "updates" and updates // self.save_every > before // self.save_every
+        done = updates - self.last_updates
+        if done < self.stride and not counted:
+            return False
+        now = time.perf_counter()
+        per_update = (now - self.last_beat) / done
+        self.last_updates = updates
+        wishes = np.array(
+            [
+                self.comm.is_root and now - self.last_log >= self.log_every,
+                self.comm.is_root and self.save_unit == "seconds" and now - self.last_save >= self.save_every,
+                per_update,
+                self.signals.level,
+            ],
+            np.float64,
+        )
+        self.comm.allreduce_max(wishes)
+        self.log, self.save = bool(wishes[0]), bool(wishes[1]) or counted
+        self.stride = int(np.clip(self.BEAT / max(wishes[2], 1e-9), 1, self.LONGEST_STRIDE))
+        self.last_beat = now
+        self.last_log = now if self.log else self.last_log
+        self.last_save = now if self.save else self.last_save
+        self.level = int(wishes[3])
+        return self.log or self.save or self.level > 0
+
+    def give_way(self) -> None:
+        """Raise :class:`Interrupted` if any rank was asked to stop. Collective: one Allreduce."""
+        level = np.array([float(self.signals.level)])
+        self.comm.allreduce_max(level)
+        if level[0]:
+            raise Interrupted(int(level[0]))
+
+    def rates(self, examples: int) -> dict[str, float]:
+        """Words per second and seconds spent since the last call."""
+        before, talked, then = self.marked
+        self.marked = (examples, self.comm.seconds, time.perf_counter())
+        span, communication = max(self.marked[2] - then, 1e-9), self.marked[1] - talked
+        return {
+            "words_per_second": (examples - before) / span,
+            "seconds_compute": span - communication,
+            "seconds_communication": communication,
+        }
+
+
+def final_evaluation(training: Training, open_best: Callable[[], Any]) -> dict[str, float]:
+    """Perplexities of the best model on validation and test. Collective."""
+    with open_best() as file:
+        read_into(training.model, file)
+    return {
+        f"{part}_perplexity": evaluate(training.model, training.parts[part]).perplexity
+        for part in ("valid", "test")
+        if len(training.parts.get(part, ()))
+    }
+
+
+def unigram_log_probs(counts: np.ndarray) -> np.ndarray:
+    """log of (1 + count), normalized: natural log probabilities (V,), never -inf."""
+    smoothed = 1.0 + counts
+    return np.log(smoothed / smoothed.sum())
