@@ -1,0 +1,151 @@
+"""The rooms of the package, and which may know which; docs/ has a page about them."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.mpi import ROOT
+
+PACKAGE = ROOT / "nplm_mpi"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# What each room may import beside itself; what is not named stands on top and may import all that is.
+MAY_IMPORT = {
+    "base": set(),
+    "machine": {"base"},
+    "comm": {"base", "machine"},
+    "config": {"base"},
+    "corpus": {"base", "machine", "config"},
+    "models": {"base", "machine", "config", "comm"},
+    "storage": {"base", "machine", "config", "comm", "corpus", "models"},
+    "commandline": {"base", "machine", "config", "comm", "corpus", "models", "storage", "package"},
+    "ngram": {"base", "machine", "config", "corpus", "storage"},
+    "scoring": {"base", "machine", "config", "comm", "corpus", "models", "storage", "ngram"},
+    "planning": {"base", "machine", "config", "comm", "corpus", "models"},
+    "training": {"base", "machine", "config", "comm", "corpus", "models", "storage", "scoring", "planning"},
+    # The package's face: hands names on, each when it is first asked for.
+    "package": {"base", "machine", "scoring"},
+}
+# Inside models: what all kinds share, then the output layers, then the kinds, then their table.
+INSIDE_MODELS = {
+    "interface": set(),
+    "partition": set(),
+    "replicas": set(),
+    "optimizers": {"network"},
+    "outputs": {"interface", "partition", "replicas", "optimizers", "network", "energy"},
+    "network": {"interface", "partition", "replicas", "optimizers", "outputs"},
+    "energy": {"interface", "partition", "replicas", "optimizers", "outputs", "network"},
+    "deep": {"interface", "partition", "replicas", "optimizers", "outputs", "network"},
+    "distribution": {"interface", "partition", "network", "energy", "deep"},
+}
+# Imports that run back up, each until what it stands for has moved.
+BACK_UP = {
+    ("models/distribution.py", "training"),
+    ("models/energy/scorer.py", "scoring"),
+}
+# Commands, and rooms that are commands.
+COMMANDS = {"reproduce"} | {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "comm"}
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Every module that a file imports, wherever in it, as a dotted name."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide where a name comes from"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(found)
+
+
+def inside(path: Path) -> str:
+    """A file's place in the package."""
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    """The folder at the top that a file is in; a file at the top is a room of its own."""
+    place = path.relative_to(PACKAGE).parts
+    if path == PACKAGE / "__init__.py":
+        return "package"
+    return "ngram command" if inside(path) == "ngram/__main__.py" else place[0].removesuffix(".py")
+
+
+def room_of_name(name: str) -> str | None:
+    """The room of an imported module or name; None outside the package."""
+    first, *rest = name.split(".")
+    if first != "nplm_mpi":
+        return None
+    # `from nplm_mpi import export` names a room, `from nplm_mpi import load` the package's face.
+    if rest and ((PACKAGE / rest[0]).is_dir() or (PACKAGE / f"{rest[0]}.py").exists()):
+        return rest[0]
+    return "package"
+
+
+def arrows() -> list[tuple[Path, str, str]]:
+    """(file, its room, the room that it imports), each once."""
+    found = []
+    for path in FILES:
+        rooms = {room_of_name(name) for name in imports(path)} - {None, room_of(path)}
+        found += [(path, room_of(path), other) for other in sorted(filter(None, rooms))]
+    return found
+
+
+def test_every_import_runs_downward_between_rooms() -> None:
+    wrong, back_up = [], set()
+    for path, room, other in arrows():
+        if room in MAY_IMPORT and other not in MAY_IMPORT[room]:
+            if (inside(path), other) in BACK_UP:
+                back_up.add((inside(path), other))
+            else:
+                wrong.append(f"{inside(path)} imports {other}")
+        elif room not in MAY_IMPORT and room not in COMMANDS | {"ngram command"}:
+            wrong.append(f"{inside(path)} is in a room that no plan knows")
+    assert not wrong
+    assert back_up == BACK_UP, "take what is no longer so out of the list"
+
+
+def test_no_room_is_above_itself() -> None:
+    def below(room: str, seen: tuple[str, ...] = ()) -> None:
+        assert room not in seen, f"a circle: {' -> '.join((*seen, room))}"
+        for other in MAY_IMPORT[room]:
+            below(other, (*seen, room))
+
+    for room in MAY_IMPORT:
+        if room not in ("package", "commandline"):  # these two only hand names and a version on
+            below(room)
+
+
+def test_inside_models_the_kinds_stand_on_what_they_share() -> None:
+    wrong = []
+    for path in FILES:
+        place = path.relative_to(PACKAGE).parts
+        if place[0] != "models" or path.name == "__init__.py":
+            continue
+        room = place[1].removesuffix(".py")
+        for name in imports(path):
+            if name.startswith("nplm_mpi.models."):
+                other = name.split(".")[2]
+                if other != room and other not in INSIDE_MODELS[room]:
+                    wrong.append(f"{inside(path)} imports models/{other}")
+    assert not wrong
+
+
+def test_only_one_module_imports_the_mpi_library() -> None:
+    assert [inside(path) for path in FILES if any("mpi4py" in name for name in imports(path))] == ["comm.py"]
+
+
+def test_the_n_gram_models_know_nothing_of_ranks() -> None:
+    for path in FILES:
+        if inside(path).startswith("ngram/") and path.name != "__main__.py":
+            assert "comm" not in {room_of_name(name) for name in imports(path)}, inside(path)
+
+
+@pytest.mark.parametrize("folder", ["nplm_mpi", "tests", "benchmarks", "docs"])
+def test_no_file_has_more_than_500_lines(folder: str) -> None:
+    lengths = {path: len(path.read_bytes().splitlines()) for path in (ROOT / folder).rglob("*.py")}
+    assert not {str(path): lines for path, lines in lengths.items() if lines > 500}
