@@ -44,19 +44,20 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--format",
         choices=(*VECTORS, *MODELS),
         required=True,
-        help="vectors: word2vec (text), word2vec-binary, projector (TensorBoard's, a folder); "
-        "whole model: npz, safetensors, torch (a state dict), onnx",
+        help="what to write, of the vectors: word2vec (text), word2vec-binary, projector (TensorBoard's, a "
+        "folder); of the whole model: npz, safetensors, torch (a state dict), onnx",
     )
     parser.add_argument("--out", metavar="PATH", required=True, help="file (folder for projector) to write")
     parser.add_argument(
         "--vectors",
         choices=("features", "outputs"),
-        help="of the formats that hold vectors: features, rows of C (default), or outputs, rows of (U | W)",
+        help="which vectors the formats for vectors hold: features: rows of C (default); outputs: rows of "
+        "(U | W)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args(argv)
     if arguments.format in MODELS and arguments.vectors:
-        raise UserError(f"--vectors: --format {arguments.format} holds all parameters; leave it away")
+        raise UserError(f"--vectors: --format {arguments.format} holds all parameters; leave it out")
     arguments.vectors = arguments.vectors or "features"
     return arguments
 

@@ -41,7 +41,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("neighbors", "Similar words by the cosine of their vectors.", EXAMPLES)
     parser.add_argument("model", metavar="FILE.h5", help="a network")
     parser.add_argument(
-        "words", metavar="WORD", nargs="*", default=[], help="whose most similar words to list"
+        "words", metavar="WORD", nargs="*", default=[], help="words whose most similar words are listed"
     )
     parser.add_argument(
         "--analogy",
@@ -56,7 +56,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--vectors",
         choices=("features", "outputs"),
         default="features",
-        help="features: rows of C (default); outputs: rows of (U | W)",
+        help="which vectors: features: rows of C (default); outputs: rows of (U | W)",
     )
     parser.add_argument(
         "--evaluate",
@@ -64,12 +64,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="compare with human judgements: lines of word TAB word TAB score, # begins a comment",
     )
     parser.add_argument("--map", metavar="FILE.png", help="draw the most frequent words in the plane")
-    parser.add_argument("--map-words", type=int, default=300, help="how many (default: 300)")
+    parser.add_argument(
+        "--map-words", type=int, default=300, help="number of words in the picture (default: 300)"
+    )
     parser.add_argument(
         "--map-method",
         choices=("tsne", "pca"),
         default="tsne",
-        help="tsne (default) keeps neighbourhoods; pca distances",
+        help="how the picture is made: tsne (default) keeps neighbourhoods, pca distances",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args(argv)

@@ -113,19 +113,25 @@ def make_parser() -> Parser:
         "a layout. Computing is measured on this machine; so is the network under mpirun.",
         EXAMPLES,
     )
-    parser.add_argument("--ranks", default="1,2,4,8,16,32,40", help="numbers of ranks (default: %(default)s)")
+    parser.add_argument(
+        "--ranks", default="1,2,4,8,16,32,40", help="numbers of ranks to compare (default: %(default)s)"
+    )
     parser.add_argument("--batches", default="", help="values of K to compare (default: --batch)")
     parser.add_argument(
         "--network",
         default="",
-        help=f"measured (needs mpirun), or one of {', '.join(NETWORKS)} with round figures for latency and "
-        "bandwidth (default: measured under mpirun, else shared-memory)",
+        help=f"what the ranks talk over: measured (needs mpirun), or one of {', '.join(NETWORKS)} with "
+        "round figures for latency and bandwidth (default: measured under mpirun, else shared-memory)",
     )
     parser.add_argument(
-        "--vocabulary-words", type=int, help=f"V (default: of --corpus, else {AP_WORDS}, the paper's AP News)"
+        "--vocabulary-words",
+        type=int,
+        help=f"V, the number of words (default: that of --corpus, else {AP_WORDS}, the paper's AP News)",
     )
     parser.add_argument(
-        "--examples", type=int, help=f"examples per epoch (default: of --corpus, else {AP_EXAMPLES})"
+        "--examples",
+        type=int,
+        help=f"number of examples per epoch (default: that of --corpus, else {AP_EXAMPLES})",
     )
     parser.add_argument("--figure", default="", help="draw the table into this file (.png, .pdf, .svg)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")

@@ -31,7 +31,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command's arguments."""
     parser = Parser("plot", "Learning curves: training and validation perplexity of runs.", EXAMPLES)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders that train wrote")
-    parser.add_argument("--out", default="curves.png", help=".png, .svg or .pdf (default: curves.png)")
+    parser.add_argument(
+        "--out", default="curves.png", help="picture to write: .png, .svg or .pdf (default: curves.png)"
+    )
     parser.add_argument(
         "--by", choices=tuple(AXES), default="epoch", help="the horizontal axis (default: epoch)"
     )

@@ -42,17 +42,20 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("sample", "Draw text from a trained model; the same seed gives the same text.", EXAMPLES)
     parser.add_argument("model", metavar="FILE.h5", help="a network or an n-gram model")
     parser.add_argument(
-        "--sentences", type=int, help="how many, for a model of sentences (default: 5), one per line"
+        "--sentences",
+        type=int,
+        help="number of sentences, for a model of sentences, one per line (default: 5)",
     )
     parser.add_argument(
-        "--tokens", type=int, help="how many words in all, the prompt not counted (default for a stream: 50)"
+        "--tokens", type=int, help="number of words in all, the prompt not counted (default for a stream: 50)"
     )
     parser.add_argument("--prompt", default="", help="words that the text (each sentence) begins with")
     parser.add_argument(
         "--temperature",
         type=float,
         default=1.0,
-        help="below 1 bolder, above 1 more varied, 0 the most probable word (default: 1)",
+        help="sharpness of the distribution: below 1 bolder, above 1 more varied, 0 the most probable word "
+        "(default: 1)",
     )
     parser.add_argument("--top-k", type=int, default=0, help="draw from the K most probable words (0: all)")
     parser.add_argument(
@@ -62,7 +65,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="draw from the most probable words that together reach this probability (default: 1)",
     )
     parser.add_argument("--no-unk", action="store_true", help="never draw <unk>")
-    parser.add_argument("--seed", type=int, default=1, help="default: 1")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers (default: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args(argv)
     for name, lowest in (("sentences", 1), ("tokens", 1), ("top_k", 0), ("seed", 0)):

@@ -78,8 +78,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--format",
         choices=("tsv", "kenlm", "srilm", "json"),
         default="tsv",
-        help="tsv (default): columns log10, tokens, unknown words, perplexity; kenlm: as its query; "
-        "srilm: as its ngram -ppl; json: an object per line",
+        help="layout of the answers: tsv (default): columns log10, tokens, unknown words, perplexity; "
+        "kenlm: as its query; srilm: as its ngram -ppl; json: an object per line",
     )
     parser.add_argument(
         "-v",
@@ -126,14 +126,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--nbest-format",
         choices=("moses", "kaldi"),
         default="moses",
-        help="moses (default): list ||| words ||| NAME= value ... ||| total; kaldi: list words...",
+        help="layout of the list: moses (default): list ||| words ||| NAME= value ... ||| total; kaldi: "
+        "list words...",
     )
     group.add_argument(
         "--feature",
         default="LM0",
         help="Moses' score to replace, a natural logarithm (default: LM0; added if missing)",
     )
-    group.add_argument("--weight", type=float, default=1.0, help="of the score in the total (default: 1)")
+    group.add_argument(
+        "--weight", type=float, default=1.0, help="weight of the score in the total (default: 1)"
+    )
     group.add_argument(
         "--rerank", action="store_true", help="sort each list by its new totals (default: keep the order)"
     )

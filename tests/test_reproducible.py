@@ -105,5 +105,5 @@ def test_more_ranks_than_blocks_and_other_orders_of_summing_are_refused():
     with pytest.raises(UserError, match="at most 32"):
         partition_in_blocks(1000, 33)
     for option in ({"collectives": "paper"}, {"collectives": "two"}, {"grid": "2x2", "batch": 4}):
-        with pytest.raises(UserError, match="--reproducible away"):
+        with pytest.raises(UserError, match="or --reproducible"):
             Config().replace(reproducible=True, **option)

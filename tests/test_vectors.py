@@ -277,7 +277,7 @@ def test_npz_and_safetensors_hold_the_whole_model(trained: Trained, tmp_path: Pa
 
 
 def test_what_cannot_be_exported_is_refused(trained: Trained, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="leave it away"):
+    with pytest.raises(UserError, match="leave it out"):
         run_export(trained[0], "npz", tmp_path / "x", "--vectors", "outputs")
     with pytest.raises(UserError, match="cannot be written"):
         run_export(trained[0], "npz", tmp_path / "no" / "folder" / "x")

@@ -63,7 +63,8 @@ def _add_option(group: Any, field: dataclasses.Field) -> None:
     else:
         default = "" if field.default in ("", -1) else f" (default: {field.default})"
         choices = field.metadata.get("choices")
-        metavar = "{" + ",".join(choices) + "}" if choices else kind.__name__.upper()
+        metavar = "{" + ",".join(choices) + "}" if choices else field.metadata.get("metavar")
+        metavar = metavar or {int: "N", float: "X"}.get(kind, "TEXT")
         group.add_argument(flag, type=kind, metavar=metavar, help=text + default, **common)
 
 

@@ -17,10 +17,10 @@ class DeepConfig:
         "in length (0: all n-1 words are near)",
     )
     layers: int = option(1, "hidden layers of --hidden units; from the second on with residual connections")
-    activation: str = option("tanh", "of the hidden units", choices=("tanh", "relu", "gelu"))
-    norm: bool = option(False, "layer normalization before the activation")
+    activation: str = option("tanh", "what the hidden units compute", choices=("tanh", "relu", "gelu"))
+    norm: bool = option(False, "normalize each hidden layer before the activation (layer normalization)")
     tied: bool = option(
-        False, "output features are the word features: rows of O = [b | C], and C lives in slices"
+        False, "use the word features as output features, too: rows of O are [b | C], and C lives in slices"
     )
     tied_projection: bool = option(
         True,
@@ -30,13 +30,17 @@ class DeepConfig:
     projection: int = option(
         0, "linear units between the hidden ones and the output (0: none; see --tied-projection for --tied)"
     )
-    init: str = option("paper", "initial weights of the hidden layers", choices=("paper", "glorot"))
+    init: str = option(
+        "paper",
+        "how the weights of the hidden layers are drawn: as the paper's, or by fan-in and fan-out (Glorot)",
+        choices=("paper", "glorot"),
+    )
     dropout_features: float = option(0.0, "share of the features x that an update leaves out")
     dropout_hidden: float = option(0.0, "share of the hidden units that an update leaves out, in every layer")
     dropout_outputs: float = option(0.0, "share of the projection's units that an update leaves out")
     optimizer: str = option(
         "sgd",
-        "sgd: plain ascent; adagrad; adam (with --weight-decay: AdamW)",
+        "how the parameters move: sgd: plain ascent; adagrad; adam (with --weight-decay: AdamW)",
         choices=("sgd", "adagrad", "adam"),
     )
     beta1: float = option(0.9, "adam: memory of the first moment")
@@ -64,11 +68,11 @@ class DeepConfig:
         require(0 <= self.clip < inf, f"--clip {self.clip}: give 0 or more")
         require(
             not (self.tied and self.projection),
-            f"--projection {self.projection}: --tied projects to --features units; leave it away",
+            f"--projection {self.projection}: --tied projects to --features units; leave it out",
         )
         require(
             self.tied or self.tied_projection,
-            "--no-tied-projection: of tied features; give --tied, or leave it away",
+            "--no-tied-projection needs tied features: give --tied, or leave it out",
         )
 
     @property
@@ -80,7 +84,7 @@ class DeepConfig:
         """Raise :class:`nplm_mpi.base.errors.UserError` if an option can do nothing; a file may have one."""
         require(
             not self.dropout_outputs or self.projects,
-            f"--dropout-outputs {self.dropout_outputs}: of a projection, which this network does not have; "
+            f"--dropout-outputs {self.dropout_outputs}: this network has no projection to drop units from; "
             "give --projection, or --dropout-outputs 0",
         )
 

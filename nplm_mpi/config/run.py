@@ -23,26 +23,29 @@ class CorpusConfig:
     """Which text, and how it becomes tokens."""
 
     corpus: tuple[str, ...] = option(
-        ("python-docs",), "python-docs, brown, or paths of text files (plain or .gz)"
+        ("python-docs",), "the text: python-docs (built in), brown, or paths of text files (plain or .gz)"
     )
     text: str = option(
         "auto",
-        "how text is read: stream, sentences, or auto (streams for the built-in corpora)",
+        "how the text is read: stream, sentences, or auto (stream for python-docs and brown, else sentences)",
         choices=("auto", "stream", "sentences"),
         flags={
             "--stream": ("stream", "one continuous stream: contexts run across lines"),
             "--sentences": ("sentences", "a sentence per line, between boundary symbols"),
         },
     )
-    min_count: int = option(4, "words seen fewer times than this are merged into <unk>")
+    min_count: int = option(4, "merge words seen fewer times than this into <unk> (0 or 1: none)")
     vocabulary_from: str = option(
-        "all", "count words on the whole corpus or on the training part", choices=("all", "train")
+        "all",
+        "where words are counted: on the whole corpus or on the training part only",
+        choices=("all", "train"),
     )
-    vocabulary_size: int = option(0, "keep only the N most frequent words (0: no limit)")
-    vocabulary: str = option("", "take the vocabulary from this file, one word per line")
+    vocabulary_size: int = option(0, "keep only the N most frequent words (0: no limit)", metavar="N")
+    vocabulary: str = option("", "file to take the vocabulary from, one word per line", metavar="FILE")
     treatment: str = option(
         "none",
-        "ap: lower case, numbers and proper nouns to symbols, as the paper did for AP News",
+        "what is done to the words: none: they stay as they are; ap: lower case, numbers and proper nouns "
+        "to symbols, as the paper did for AP News",
         choices=("none", "ap"),
     )
     split: tuple[str, ...] = option(
@@ -65,11 +68,13 @@ class ModelConfig:
 
     model: str = option(
         "network",
-        "network: outputs of their own for each word, as in section 2; energy: the predicted word's "
-        "features are an input, too, as in section 5.1; deep: beyond the paper, see its options",
+        "kind of model: network: outputs of their own for each word, as in section 2; energy: the predicted "
+        "word's features are an input, too, as in section 5.1; deep: beyond the paper, see its options",
         choices=("network", "energy", "deep"),
     )
-    per_word_v: bool = option(False, "of the energy model: energy weights v for each word, not common ones")
+    per_word_v: bool = option(
+        False, "with --model energy: energy weights v for each word instead of common ones"
+    )
     order: int = option(5, "n: predict a word from the n-1 words before it")
     features: int = option(30, "m: features per word")
     hidden: int = option(50, "h: hidden units (0: direct connections only)")
@@ -86,7 +91,7 @@ class ModelConfig:
         check_choices(self)
         energy = self.model == "energy"
         require(not (energy and self.direct), "--model energy has no direct connections: give --no-direct")
-        require(energy or not self.per_word_v, "--per-word-v is of the energy model: give --model energy too")
+        require(energy or not self.per_word_v, "--per-word-v needs the energy model: give --model energy too")
 
     @property
     def inputs(self) -> int:
@@ -115,27 +120,29 @@ class TrainingConfig:
     lr_decay: float = option(1e-8, "r: the rate is eps_0 / (1 + r t) after t examples")
     schedule: str = option(
         "decay",
-        "of the learning rate: decay: the paper's eps_0 / (1 + r t); cosine: down to a hundredth over all "
+        "how the learning rate falls: decay: the paper's eps_0 / (1 + r t); cosine: to a hundredth over all "
         "epochs; plateau: halved after each epoch without a better validation perplexity",
         choices=("decay", "cosine", "plateau"),
     )
     warmup: float = option(0.0, "share of all examples over which the learning rate rises to --lr")
-    weight_decay: float = option(1e-4, "per example, on weights and features, not on biases")
+    weight_decay: float = option(1e-4, "weight decay per example, on weights and features, not on biases")
     epochs: int = option(10, "passes over the training part, at most")
     patience: int = option(2, "stop after this many epochs without a better validation perplexity (0: never)")
     max_examples: int = option(
         -1, "train on only the first N examples of an epoch (-1: all; 0: only initialize)"
     )
-    seed: int = option(1, "of the initialization and the shuffling")
-    dtype: str = option("float32", "of the parameters", choices=("float32", "float64"))
+    seed: int = option(1, "seed of the initialization and of the shuffling")
+    dtype: str = option("float32", "number type of the parameters", choices=("float32", "float64"))
     shuffle: bool = option(False, "visit the examples of each epoch in random order")
     init_bias: str = option(
-        "zero", "output biases start at zero or at the log unigram probabilities", choices=("zero", "unigram")
+        "zero",
+        "where the output biases start: at zero or at the log unigram probabilities",
+        choices=("zero", "unigram"),
     )
     softmax: str = option(
         "exact",
-        "exact: gradients from all words; sampled: from words drawn from a bigram (Bengio and Senecal 2003); "
-        "evaluation is always exact",
+        "where gradients come from: exact: from all words; sampled: from words drawn from a bigram (Bengio "
+        "and Senecal 2003); evaluation is always exact",
         choices=("exact", "sampled"),
     )
     samples: int = option(256, "with --softmax sampled: draws per update, at least")
@@ -144,20 +151,22 @@ class TrainingConfig:
     )
     collectives: str = option(
         "auto",
-        "one: one Allreduce per update; two: denominators first; paper: maximum, denominators, "
-        "gradients; auto: one or two by measurement between machines, one on a single machine",
+        "sums over the ranks: one: one Allreduce per update; two: denominators first; paper: maximum, "
+        "denominators, gradients; auto: one or two by measurement between machines, one on a single machine",
         choices=("auto", "one", "two", "paper"),
     )
     parallel: str = option(
         "vocabulary",
-        "vocabulary: each rank owns output words, as in the paper's section 3.2; shared: each rank has its "
-        "own part of the examples, and all change the same memory without locks, as in section 3.1",
+        "how ranks share the work: vocabulary: each rank owns output words, as in the paper's section 3.2; "
+        "shared: each rank has its own part of the examples, and all change the same memory without locks, "
+        "as in section 3.1",
         choices=("vocabulary", "shared"),
     )
     grid: str = option(
         "",
-        "RxC: R rows of C ranks; the rows share each mini-batch, the ranks of a row the vocabulary "
-        "(default, or '': one row of all ranks)",
+        "arrangement of the ranks: R rows of C ranks; the rows share each mini-batch, the ranks of a row the "
+        "vocabulary (default: one row of all ranks)",
+        metavar="RxC",
     )
     threads: int = option(1, "threads of each rank, for large slices of the vocabulary")
     balance: bool = option(
@@ -183,7 +192,7 @@ class TrainingConfig:
         require(self.seed >= 0, f"--seed {self.seed}: give 0 or more")
         require(
             not (self.grid and self.parallel == "shared"),
-            f"--grid {self.grid}: ranks that share memory form no grid; leave --grid or --parallel away",
+            f"--grid {self.grid}: ranks that share memory form no grid; leave out --grid or --parallel",
         )
         require(self.threads >= 1, f"--threads {self.threads}: give 1 or more")
         for name, value in (("grid", self.grid), ("parallel shared", self.parallel == "shared"),
@@ -201,7 +210,7 @@ class TrainingConfig:
         for name, given in (("grid", self.grid), ("parallel shared", self.parallel == "shared"),
                             ("reproducible", self.reproducible)):  # fmt: skip
             require(
-                not (self.balance and given), f"--balance does not go with --{name}; leave one of them away"
+                not (self.balance and given), f"--balance does not go with --{name}; leave out one of them"
             )
         for name, value, allowed in (
             ("collectives", self.collectives, ("auto", "one")),
@@ -210,7 +219,7 @@ class TrainingConfig:
         ):
             require(
                 not self.reproducible or value in allowed,
-                f"--{name} {value} sums in the ranks' order; leave it or --reproducible away",
+                f"--{name} {value} sums in the ranks' order; leave out --{name} or --reproducible",
             )
         require(self.samples >= 1, f"--samples {self.samples}: give 1 or more")
         require(
@@ -225,7 +234,7 @@ class TrainingConfig:
         ):
             require(
                 self.softmax == "exact" or usual,
-                f"--softmax sampled does not go with --{name}; leave one of them away",
+                f"--softmax sampled does not go with --{name}; leave out one of them",
             )
         check_choices(self)
 
@@ -234,10 +243,14 @@ class TrainingConfig:
 class OutputConfig:
     """What a run writes, where and how often."""
 
-    out: str = option("", "folder of the run (default: run-<date>-<time>)")
+    out: str = option("", "folder of the run (default: run-DATE-TIME)", metavar="DIR")
     resume: bool = option(False, "continue the run in --out from its checkpoint")
-    checkpoint_every: str = option("10m", "updates (500), seconds (30s) or minutes (10m) between checkpoints")
-    evaluate: bool = option(True, "evaluate on the validation part after each epoch and on test at the end")
+    checkpoint_every: str = option(
+        "10m", "time between checkpoints, in updates (500), seconds (30s) or minutes (10m)", metavar="N|Ns|Nm"
+    )
+    evaluate: bool = option(
+        True, "evaluate on the validation part after each epoch, and on validation and test at the end"
+    )
     log_every: float = option(5.0, "seconds between log lines")
     tensorboard: bool = option(False, "write the numbers for TensorBoard too, to tensorboard/ in --out")
     json: bool = option(False, "print the summary as one JSON object on standard output")
@@ -262,13 +275,13 @@ class Config:
             for name, default in ONLY_OF_THE_NETWORK.items():
                 value = getattr(self.training, name)
                 shown = f"--{name}" if value is True else f"--{name} {value}"
-                require(value == default, f"--model energy knows no {shown}: leave it away")
+                require(value == default, f"--model energy knows no {shown}: leave it out")
         if not self.is_deep:
             self.deep.refuse_options()
             return
         settings = self.training
         require(self.model.hidden > 0, "--hidden 0: the deep network needs hidden units")
-        require(not self.model.direct, "--direct: the deep network has no direct connections; leave it away")
+        require(not self.model.direct, "--direct: the deep network has no direct connections; leave it out")
         require(
             not self.deep.tied or self.deep.tied_projection or self.model.hidden == self.model.features,
             f"--hidden {self.model.hidden}: with --no-tied-projection the rows of C see the hidden units; "
@@ -283,7 +296,7 @@ class Config:
             ("balance", settings.balance, (False,)),
             ("softmax", settings.softmax, ("exact",)),
         ):
-            require(value in allowed, f"--{name}: not with --model deep; leave it away")
+            require(value in allowed, f"--{name}: not with --model deep; leave it out")
 
     @property
     def is_deep(self) -> bool:

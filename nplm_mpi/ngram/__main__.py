@@ -54,25 +54,36 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command's arguments."""
     parser = Parser("ngram", "Train and save n-gram models; read and write ARPA files.", EXAMPLES)
     group = parser.add_argument_group("The model")
-    group.add_argument("--kind", choices=KINDS, default="kneser-ney", help="default: kneser-ney")
-    group.add_argument("--order", type=int, help="n (default: 5 for kneser-ney, else 3)")
+    group.add_argument(
+        "--kind", choices=KINDS, default="kneser-ney", help="kind of model (default: kneser-ney)"
+    )
+    group.add_argument(
+        "--order",
+        type=int,
+        help="n: predict a word from the n-1 words before it (default: 5 for kneser-ney, else 3)",
+    )
     group.add_argument(
         "--form",
         choices=kneser_ney.FORMS,
         default="interpolated",
-        help="of Kneser-Ney, over words or classes: interpolated (stronger, the default) or backoff",
-    )
-    group.add_argument("--classes", type=int, default=500, help="for --kind class (default: 500)")
-    group.add_argument(
-        "--passes", type=int, default=20, help="of the exchange algorithm, at most (default: 20)"
+        help="form of Kneser-Ney, over words or classes: interpolated (stronger, the default) or backoff",
     )
     group.add_argument(
-        "--iterations", type=int, default=5, help="of EM, for --kind interpolated (default: 5)"
+        "--classes", type=int, default=500, help="with --kind class: number of classes (default: 500)"
+    )
+    group.add_argument(
+        "--passes",
+        type=int,
+        default=20,
+        help="with --kind class: passes of the exchange algorithm, at most (default: 20)",
+    )
+    group.add_argument(
+        "--iterations", type=int, default=5, help="with --kind interpolated: iterations of EM (default: 5)"
     )
     group.add_argument(
         "--unseen-mass",
         type=float,
-        help="for --kind class: probability of all words together that the training part does not hold "
+        help="with --kind class: probability of all words together that the training part does not hold "
         "(default: the share of tokens whose word occurs once)",
     )
     group.add_argument(

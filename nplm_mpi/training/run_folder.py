@@ -146,7 +146,7 @@ def find_run(out: str) -> Found:
     )
     if not (os.path.lexists(latest) or os.path.lexists(previous)):
         if not recipe.exists():
-            raise UserError(f"--resume: {out} holds no run; check --out, or leave --resume away to start one")
+            raise UserError(f"--resume: {out} holds no run; check --out, or leave out --resume to start one")
         check_writable(folder)
         checkpoint.remove_leftovers(folder)
         message = f"{out}: the run was stopped before its first checkpoint; it starts from the beginning"
@@ -180,7 +180,7 @@ def check_same_run(started: Config, asked: Config, out: str) -> None:
     if differences:
         raise UserError(
             f"--resume: the run in {out} was started with {'; '.join(differences)}; "
-            "leave these options away or start another run"
+            "leave out these options or start another run"
         )
 
 

@@ -74,7 +74,7 @@ class SharedModel(Model):
         if comm.split_by_node().size < comm.size:
             error = UserError(
                 "--parallel shared: the ranks are on several machines and share no memory; "
-                "start them on one, or leave --parallel away"
+                "start them on one, or leave out --parallel"
             )
             error.collective = True
             raise error
