@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser, add_options
@@ -29,17 +29,17 @@ python -m nplm_mpi.evaluate seed1/best.h5 --mix-with seed2/best.h5 --mix-with kn
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Evaluate as the arguments say. Collective."""
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         arguments = parse(argv)
     files = [arguments.model, *arguments.mix_with]
     predictors = [open_predictor(file, comm) for file in files]
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         mixed = Mixed(predictors, arguments.mix_weight)
         trained_on = training_corpus(predictors, arguments)
     about, tokens, (start, stop), oov = comm.on_root(read_text, arguments, trained_on, predictors[0])
     if mixed.must_learn:
         corpus = comm.on_root(load, trained_on)
-        with cli.same_on_all_ranks():
+        with same_on_all_ranks():
             mixed.learn(corpus)
     if arguments.split == "train" and predictors[0].vocabulary.bos is None:
         start = min(max(start, max(p.order for p in predictors) - 1), stop)  # as in training (section 4)

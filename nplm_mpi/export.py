@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser
@@ -27,7 +27,7 @@ MODELS = ("npz", "safetensors", "torch", "onnx")
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Export as the arguments say. Collective; only rank 0 works."""
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         arguments = parse(argv)
     summary = comm.on_root(export, arguments)
     if arguments.json:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser
@@ -27,7 +27,7 @@ python -m nplm_mpi.neighbors run/best.h5 --map words.png --map-words 300
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Answer as the arguments say. Collective; only rank 0 works."""
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         arguments = parse(argv)
     results = comm.on_root(answer, arguments)
     if comm.is_root and hasattr(sys.stdout, "reconfigure"):

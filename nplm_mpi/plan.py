@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser, add_options, build_config
@@ -76,7 +76,7 @@ class Prediction:
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Plan as the arguments say. Collective."""
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         arguments = make_parser().parse_args(argv)
         config = build_config(arguments, default_preset="ap")
         model = config.model.model
@@ -171,7 +171,7 @@ def size_of_corpus(comm: Comm, config: Config, arguments: Any) -> tuple[int, int
         start, stop = corpus.parts["train"]
         V, examples = len(corpus.vocabulary), stop - start
     V, examples = arguments.vocabulary_words or V, arguments.examples or examples
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         require(V > 0, f"--vocabulary-words {V}: give 1 or more")
         require(examples > 0, f"--examples {examples}: give 1 or more")
     return V, examples

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.base.files import one_line
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
@@ -21,7 +21,7 @@ AXES = {"epoch": "epochs", "examples": "examples", "seconds": "seconds of traini
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Draw as the arguments say. Collective; only rank 0 works."""
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         arguments = parse(argv)
     comm.on_root(draw, arguments)
     print(f"{arguments.out}: {len(arguments.runs)} runs")

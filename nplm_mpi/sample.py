@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser
@@ -26,7 +26,7 @@ python -m nplm_mpi.sample run/best.h5 --top-k 40 --top-p 0.95 --no-unk
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Draw as the arguments say. Collective; only rank 0 works."""
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         arguments = parse(argv)
     texts = comm.on_root(generate, arguments)
     if comm.is_root and hasattr(sys.stdout, "reconfigure"):

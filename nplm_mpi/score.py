@@ -8,7 +8,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
-from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser
@@ -44,10 +44,10 @@ Numbered = tuple[str, str]  # a line and where it stands
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Score as the arguments say. Collective."""
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         arguments = parse(argv)
     loaded = load(arguments.model, comm)
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         model = AdaptingModel(loaded, arguments.adapt_from) if arguments.adapt_unknown else loaded
     lines = numbered_lines(arguments.files)
     size = 1 if arguments.line_buffered else LINES
@@ -235,14 +235,14 @@ class Rescored:
     def to(self, chunk: Sequence[Numbered]) -> str:
         """The lines that are complete. Collective."""
         arguments = self.arguments
-        with cli.same_on_all_ranks():
+        with same_on_all_ranks():
             read = [(self.parse(line, where), where) for line, where in chunk]
         done = self.waiting
         for (hypothesis, where), score in zip(
             read, self.model.score_lines(h.text for h, _ in read), strict=True
         ):
             self.total.add(score)
-            with cli.same_on_all_ranks():
+            with same_on_all_ranks():
                 done.append(
                     nbest.rescore(hypothesis, score.total * LN10, arguments.weight, arguments.feature, where)
                 )

@@ -14,6 +14,7 @@ def compiled_later(arguments: list[str]) -> list[str]:
     from numba.core import event
 
     from nplm_mpi import comm, train
+    from nplm_mpi.training import session
 
     names: list[str] = []
 
@@ -24,14 +25,14 @@ def compiled_later(arguments: list[str]) -> list[str]:
         def on_end(self, event):
             pass
 
-    compile_kernels = train.compile_kernels
+    compile_kernels = session.compile_kernels
 
     def watched(*args):
         seconds = compile_kernels(*args)
         event.register("numba:compile", Listener())
         return seconds
 
-    train.compile_kernels = watched
+    session.compile_kernels = watched
     train.main(comm.world(), arguments)
     return names
 

@@ -10,7 +10,7 @@ import pytest
 import nplm_mpi
 from benchmarks.ablation import VARIANTS, filled_in, table
 from nplm_mpi import comm as communication
-from nplm_mpi import evaluate, export, neighbors, plan, sample, train
+from nplm_mpi import evaluate, export, neighbors, plan, sample
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.commandline.arguments import Parser, add_config_options, build_config
@@ -19,6 +19,7 @@ from nplm_mpi.corpus import load as load_corpus
 from nplm_mpi.corpus.examples import Examples
 from nplm_mpi.models.deep.building import model_bytes, new_deep_model, shape_of
 from nplm_mpi.storage import saving as checkpoint
+from nplm_mpi.training import session
 from nplm_mpi.training.rates import learning_rate
 from tests.deep_numpy import Network
 from tests.mpi import mpi_run
@@ -106,7 +107,7 @@ def test_the_run_begins_with_what_it_trains(run):
     with nplm_mpi.storage.saving.open_model(run / "best.h5") as file:
         config, corpus = file.config, load_corpus(file.config.corpus)
         numbers = sum(file.read(name).size for name in file.shapes if name.startswith("parameters/"))
-    (line,) = [text for text in train.describe(serial(), config, corpus, 0.0) if "network" in text]
+    (line,) = [text for text in session.describe(serial(), config, corpus, 0.0) if "network" in text]
     h = config.model.hidden
     assert line == f"deep network n=10 m=5 h={h} 2 x tanh, 25 inputs: {numbers:,} parameters, float64"
 

@@ -1,5 +1,8 @@
 """The one exception that means "the user can mend this": one clear line, exit code 2."""
 
+import contextlib
+from collections.abc import Iterator
+
 
 class UserError(Exception):
     """Bad input or bad arguments: a single line that says what, where and what to do.
@@ -33,3 +36,13 @@ class Stop(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+@contextlib.contextmanager
+def same_on_all_ranks() -> Iterator[None]:
+    """Mark user errors raised inside as raised by every rank, as argument errors are."""
+    try:
+        yield
+    except UserError as error:
+        error.collective = True
+        raise

@@ -101,16 +101,6 @@ def quiet_unless(speaks: bool) -> Iterator[None]:
             yield
 
 
-@contextlib.contextmanager
-def same_on_all_ranks() -> Iterator[None]:
-    """Mark user errors raised inside as raised by every rank, as argument errors are."""
-    try:
-        yield
-    except UserError as error:
-        error.collective = True
-        raise
-
-
 def main() -> NoReturn:
     """The console script: ``nplm-mpi NAME ...`` is ``python -m nplm_mpi.NAME ...``."""
     arguments = sys.argv[1:]

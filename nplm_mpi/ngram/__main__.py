@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.base.files import one_line, replacing
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
@@ -45,7 +45,7 @@ KINDS = ("interpolated", "kneser-ney", "class")
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Train or convert as the arguments say. Collective; only rank 0 works."""
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         arguments = parse(argv)
     comm.on_root(run, arguments)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser, add_options
@@ -42,7 +42,7 @@ class Plan:
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Make a table as the arguments say. Collective."""
-    with cli.same_on_all_ranks():
+    with same_on_all_ranks():
         arguments = parse(argv)
         plan = make_plan(arguments)
         settings = chosen_settings(arguments, plan)

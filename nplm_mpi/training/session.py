@@ -1,0 +1,342 @@
+"""A run from its configuration to its summary: folder, corpus, model, training, last evaluation."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import numba
+import psutil
+
+from nplm_mpi.base.errors import UserError, same_on_all_ranks
+from nplm_mpi.base.signals import Signals
+from nplm_mpi.comm import Comm
+from nplm_mpi.config.run import Config, parse_grid
+from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
+from nplm_mpi.corpus.examples import Examples
+from nplm_mpi.models.deep.building import model_bytes, new_deep_model, shape_of
+from nplm_mpi.models.distribution import check_processors, new_model
+from nplm_mpi.models.interface import AnyModel
+from nplm_mpi.models.network.grid import shape_of_grid
+from nplm_mpi.models.network.shared import SharedModel
+from nplm_mpi.models.network.threads import check_threads
+from nplm_mpi.models.outputs.proposal import Proposal
+from nplm_mpi.planning.costs import PROCESS_BYTES, Layout, memory_per_rank, memory_warning
+from nplm_mpi.storage import saving as checkpoint
+from nplm_mpi.storage.model_file import load_model
+from nplm_mpi.training.compiling import WORDS, compile_kernels
+from nplm_mpi.training.loop import State, Training, final_evaluation, fingerprint, unigram_log_probs
+from nplm_mpi.training.run_folder import (
+    FolderLock,
+    Found,
+    check_same_run,
+    check_same_text,
+    choose_folder,
+    find_run,
+    make_folder,
+    trim_metrics,
+    write_config,
+)
+
+Listener = Callable[[str, dict[str, Any]], None]
+
+
+class Screen(Protocol):
+    """Where a run shows what it does, on all ranks; only rank 0's is seen."""
+
+    def say(self, text: str) -> None:
+        """A line for the reader."""
+
+    def follow(self, total: int, out: Path, tensorboard: bool) -> AbstractContextManager[Listener]:
+        """While entered, show the events of a training of ``total`` examples in the folder ``out``."""
+
+
+def run(
+    comm: Comm,
+    config: Config,
+    going_on: Callable[[Config], Config],
+    signals: Signals,
+    screen: Screen,
+    header: str,
+) -> dict[str, Any]:
+    """Train until done or asked to stop; a summary. Collective.
+
+    Parameters
+    ----------
+    comm : Comm
+    config : Config
+        What was asked for.
+    going_on : callable
+        What was asked for beside the configuration of a run that is continued.
+    signals : Signals
+    screen : Screen
+    header : str
+        What the folder's config.yaml begins with.
+    """
+    lock = FolderLock()
+    try:
+        return train(comm, config, going_on, signals, screen, header, lock)
+    finally:
+        lock.release()
+
+
+def train(
+    comm: Comm,
+    config: Config,
+    going_on: Callable[[Config], Config],
+    signals: Signals,
+    screen: Screen,
+    header: str,
+    lock: FolderLock,
+) -> dict[str, Any]:
+    """:func:`run`, taking ``lock`` on rank 0. Collective."""
+    started, talked = time.perf_counter(), comm.seconds
+    if config.output.resume:
+        comm.on_root(lock.take, config.output.out)
+    found = comm.on_root(find_run, config.output.out) if config.output.resume else None
+    with same_on_all_ranks():
+        if found:
+            config = going_on(found.config)
+            check_same_run(found.config, config, config.output.out)
+        if config.training.grid:
+            shape_of_grid(config.training.grid, comm.size)
+    check_threads(comm, config.training.threads)
+    check_processors(comm)
+    out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
+    corpus = open_on_all(comm, config)
+    with same_on_all_ranks():
+        check_long_enough(corpus, config.model.order)
+    if not found:
+        comm.on_root(make_folder, out)
+        comm.on_root(lock.take, out)
+    warn_of_memory(comm, config, len(corpus.vocabulary))
+    compiling = compile_kernels(
+        comm, lambda alone: build(alone, config, WORDS), lambda: read_examples(config, corpus)
+    )
+    model, state = (
+        resume(comm, config, corpus, found.path) if found and found.path else start(comm, config, corpus)
+    )
+    comm.on_root(tidy, out, config, state, header)
+
+    total = config.training.epochs * max(len_of_epoch(config, corpus), 1)
+    with screen.follow(total, out, config.output.tensorboard) as listen:
+        for line in describe(comm, config, corpus, compiling):
+            screen.say(line)
+        training = Training(config, corpus, model, out, state, listen, signals)
+        if found:
+            screen.say(tell_resumed(found, training))
+        ready = time.perf_counter()
+        state = training.run()
+        trained = time.perf_counter() - ready
+    results: dict[str, Any] = {}
+    if config.output.evaluate and config.training.max_examples != 0 and not training.unsaved:
+        results = final_evaluation(training, lambda: checkpoint.open_model(out / "best.h5"))
+    return {
+        "parameters": count_parameters(config, len(corpus.vocabulary)),
+        "epochs": state.epoch,
+        "best_epoch": state.best_epoch,
+        "examples": state.examples,
+        "train_perplexity": state.history[state.best_epoch - 1]["train_perplexity"]
+        if state.history
+        else None,
+        **results,
+        "words_per_second": training.trained_here / trained if trained > 0 else 0.0,
+        "seconds_starting": ready - started,
+        "seconds_compiling": compiling,
+        "seconds_training": trained,
+        "seconds_communication": comm.seconds - talked,
+        "seconds_saving": training.cost.seconds,
+        "files_saved": training.cost.files,
+        "bytes_saved": training.cost.bytes,
+        **lost_updates(model),
+        **slices(training),
+        "ranks": comm.size,
+        "out": str(out),
+        "files": kept_files(out),
+        "unsaved": sorted(training.unsaved),
+    }
+
+
+def open_on_all(comm: Comm, config: Config) -> Corpus:
+    """The corpus, prepared once and mapped by every rank. Collective."""
+    path = comm.on_root(prepare, config.corpus)
+    # On a node that does not see rank 0's cache, one rank prepares its own.
+    node = comm.split_by_node()
+    if not all(comm.allgather(Path(path).exists())):
+        path = node.on_root(prepare, config.corpus)
+    return open_prepared(path)
+
+
+def warn_of_memory(comm: Comm, config: Config, V: int) -> None:
+    """Say so before training if memory will not suffice. Collective."""
+    settings, on_node = config.training, comm.split_by_node().size
+    layout = Layout(*parse_grid(settings.grid)) if settings.grid else Layout(1, comm.size)
+    if settings.parallel == "shared":
+        layout, on_node = Layout(1, 1), 1  # one copy for all
+    itemsize = 4 if settings.dtype == "float32" else 8
+    if config.is_deep:
+        per_rank = PROCESS_BYTES + model_bytes(shape_of(config), V, settings.batch, itemsize, comm.size)
+    else:
+        per_rank = memory_per_rank(config.model, V, settings.batch, itemsize, layout)
+    text = memory_warning(per_rank, on_node, float(psutil.virtual_memory().available))
+    if text and comm.is_root:
+        print(text, file=sys.stderr, flush=True)
+
+
+def build(comm: Comm, config: Config, V: int) -> AnyModel:
+    """The model that the configuration asks for; for a single rank always one row. Collective."""
+    settings = config.training
+    if config.is_deep:
+        return new_deep_model(comm, config, V, training=True)
+    return new_model(
+        comm,
+        config.model,
+        V,
+        settings.dtype,
+        settings.batch,
+        settings.weight_decay,
+        collectives(config),
+        settings.grid if comm.size > 1 else "",
+        settings.reproducible,
+        settings.parallel if comm.size > 1 else "vocabulary",
+        settings.threads,
+        settings.balance,
+    )
+
+
+def read_examples(config: Config, corpus: Corpus) -> None:
+    """Of an update, and what is to be drawn for them."""
+    examples = Examples(corpus.tokens, *corpus.parts["train"], config.model.order, corpus.vocabulary)
+    settings = config.training
+    contexts, words = next(examples.batches(settings.batch, shuffle_key=0 if settings.shuffle else None))
+    if settings.softmax == "sampled":
+        Proposal(words, len(corpus.vocabulary)).probabilities(contexts[:, 0])
+
+
+def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[AnyModel, State]:
+    """A fresh model and state. Collective."""
+    settings = config.training
+    model = build(comm, config, len(corpus.vocabulary))
+    log_unigram = unigram_log_probs(corpus.vocabulary.counts) if settings.init_bias == "unigram" else None
+    model.parameters.initialize(settings.seed, log_unigram, corpus.vocabulary.bos)
+    return model, State()
+
+
+def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[AnyModel, State]:
+    """Model and state of a checkpoint that was found good. Collective.
+
+    Raises
+    ------
+    UserError
+        If the corpus is another one.
+    """
+    settings = config.training
+    model, vocabulary, file = load_model(
+        path,
+        comm,
+        settings.batch,
+        settings.weight_decay,
+        collectives(config),
+        False,
+        settings.grid,
+        settings.reproducible,
+        settings.parallel,
+        settings.threads,
+        settings.balance,
+        training=True,
+    )
+    with file:
+        saved = file.training or {}
+    comm.on_root(lambda: check_same_text(saved.get("corpus"), fingerprint(corpus), config.output.out))
+    with same_on_all_ranks():
+        if vocabulary.words != corpus.vocabulary.words:
+            raise UserError(
+                f"--resume: the vocabulary is not that of the run in {config.output.out}; restore it"
+            )
+    return model, State(**{f.name: saved[f.name] for f in fields(State) if f.name in saved})
+
+
+def tidy(out: Path, config: Config, state: State, header: str) -> None:
+    """Make the folder's texts agree with where the run begins. On rank 0."""
+    trim_metrics(out, state.updates)
+    write_config(out, config, header)
+
+
+def tell_resumed(found: Found, training: Training) -> str:
+    """What a user wants to know about a run that goes on."""
+    state = training.state
+    done = f"{state.examples:,} examples, {state.epoch} epochs"
+    if not training.finished:
+        text = f"continuing after {done}"
+    elif state.epoch < training.config.training.epochs:
+        text = f"the run is finished: {done}, stopped early; nothing to train"
+    else:
+        text = f"the run is finished: {done}; nothing to train; raise --epochs to go on"
+    return f"{found.message}\n{text}" if found.message else text
+
+
+def collectives(config: Config) -> str:
+    """The schedule to use."""
+    return "one" if config.training.collectives == "auto" else config.training.collectives
+
+
+def lost_updates(model: AnyModel) -> dict[str, float]:
+    """What ranks that share memory did in vain; nothing for others."""
+    if not isinstance(model, SharedModel):
+        return {}
+    return {"lost_updates": model.loss["b"].share, "lost_updates_d": model.loss["d"].share}
+
+
+def slices(training: Training) -> dict[str, Any]:
+    """What became of the ranks' rows with ``--balance``; nothing without."""
+    balance = training.balance
+    return {"slices": balance.counts, "redeals": balance.redeals} if balance else {}
+
+
+def count_parameters(config: Config, V: int) -> int:
+    """Free parameters of the run's network."""
+    return (shape_of(config) if config.is_deep else config.model).count_parameters(V)
+
+
+def len_of_epoch(config: Config, corpus: Corpus) -> int:
+    """Examples of an epoch."""
+    start, stop = corpus.parts["train"]
+    limit = config.training.max_examples
+    return stop - start if limit < 0 else min(limit, stop - start)
+
+
+def describe(comm: Comm, config: Config, corpus: Corpus, compiling: float) -> list[str]:
+    """The lines that open a run."""
+    shape, about, V = config.model, corpus.describe(), len(corpus.vocabulary)
+    if shape.model == "energy":
+        kind, rest = "energy model", "v for each word" if shape.per_word_v else "common v"
+    elif config.is_deep:
+        deep = config.deep
+        kind, rest = "deep network", f"{deep.layers} x {deep.activation}, {shape_of(config).inputs} inputs"
+    else:
+        kind, rest = "network", f"{'with' if shape.direct else 'without'} direct connections"
+    parts = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in corpus.parts.items())
+    return [
+        f"corpus {about['name']} as {about['text']}: {about['tokens']:,} tokens ({parts}), "
+        f"{about['types']:,} types, V = {V:,} (merged: {about['merged_rule']})",
+        f"{kind} n={shape.order} m={shape.features} h={shape.hidden} {rest}: "
+        f"{count_parameters(config, V):,} parameters, {config.training.dtype}",
+        f"{counted(comm.size, 'rank')} x {counted(config.training.threads, 'thread')} "
+        f"on {os.cpu_count()} cores (numba {numba.__version__}); K={config.training.batch}",
+        f"compiled code ready after {compiling:.1f} s",
+    ]
+
+
+def counted(number: int, what: str) -> str:
+    """As in "2 ranks"."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def kept_files(out: Path) -> list[str]:
+    """What a run leaves for its user; there is no best model before the first epoch's end."""
+    names = (checkpoint.BEST, checkpoint.LATEST, "metrics.jsonl", "config.yaml")
+    return [name for name in names if (out / name).exists()]
