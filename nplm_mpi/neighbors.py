@@ -13,7 +13,7 @@ from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser
 from nplm_mpi.config.run import require
 from nplm_mpi.corpus import iter_lines
-from nplm_mpi.corpus.text import open_binary
+from nplm_mpi.corpus.opening import damage_named, open_binary
 from nplm_mpi.scoring.language_model import load
 from nplm_mpi.scoring.vectors import Vectors
 
@@ -116,7 +116,7 @@ def read_pairs(path: str) -> list[tuple[str, str, float]]:
         At a line of another form, or if there is none.
     """
     pairs = []
-    with open_binary(path) as file:
+    with open_binary(path) as file, damage_named(path):
         for number, line in enumerate(iter_lines(file, path), start=1):
             if not line.strip() or line.startswith("#"):
                 continue

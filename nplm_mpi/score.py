@@ -1,11 +1,9 @@
 """python -m nplm_mpi.score: log10 probabilities of text, line by line, in the layout of KenLM or SRILM."""
 
 import argparse
-import gzip
 import itertools
 import math
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
@@ -13,7 +11,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser
 from nplm_mpi.corpus import iter_lines
-from nplm_mpi.corpus.text import open_binary
+from nplm_mpi.corpus.opening import damage_named, open_binary
 from nplm_mpi.scoring import nbest
 from nplm_mpi.scoring.adapting import AdaptingModel
 from nplm_mpi.scoring.language_model import LN10, LanguageModel, load
@@ -162,13 +160,8 @@ def numbered_lines(files: Sequence[str]) -> Iterator[Numbered]:
         if path == "-":
             yield from number("standard input", iter_lines(sys.stdin.buffer))
             continue
-        with open_binary(path) as file:
-            try:
-                yield from number(path, iter_lines(file, path))
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise UserError(f"{path}: damaged or truncated gzip file ({error}); copy it again") from error
-            except OSError as error:
-                raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+        with open_binary(path) as file, damage_named(path):
+            yield from number(path, iter_lines(file, path))
 
 
 def number(name: str, lines: Iterator[str]) -> Iterator[Numbered]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import brown, python_docs
+from nplm_mpi.corpus.opening import check_regular
 from nplm_mpi.corpus.splits import DEFAULT_SPLIT
-from nplm_mpi.corpus.text import Block, check_regular, read_blocks
+from nplm_mpi.corpus.text import Block, read_blocks
 
 BUILT_IN = ("python-docs", "brown")
 

@@ -10,21 +10,18 @@
 Files are streamed as :class:`Block` objects of about 256 KiB: the whole text is never in memory.
 """
 
-import gzip
 import re
-import stat
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.corpus.opening import LONGEST_WORD, damage_named, open_binary, read_lines
 
 BLOCK_BYTES = 1 << 18
-LONGEST_WORD = 1 << 20
 ASCII_SPACE = b" \n\t\r\v\f"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LINE_END = b"\0"  # stands for a line's end among words; no word holds a NUL
@@ -56,13 +53,12 @@ def tokenise(line: str) -> list[str]:
     return _WORD.findall(line)
 
 
-def iter_lines(stream: Iterable[bytes], name: str = "standard input") -> Iterator[str]:
+def iter_lines(stream: IO[bytes], name: str = "standard input") -> Iterator[str]:
     """Lines of an open binary stream as text, one after the other, blank ones included.
 
     Parameters
     ----------
-    stream : iterable of bytes
-        Yields lines that end at ``\\n`` (any binary file does).
+    stream : binary file
     name : str
         For messages.
 
@@ -74,10 +70,11 @@ def iter_lines(stream: Iterable[bytes], name: str = "standard input") -> Iterato
     Raises
     ------
     UserError
-        At invalid UTF-8 or NUL, with line and byte offset.
+        At invalid UTF-8 or NUL, with line and byte offset; see also
+        :func:`nplm_mpi.corpus.opening.read_lines`.
     """
     offset = 0
-    for number, raw in enumerate(stream, start=1):
+    for number, raw in enumerate(read_lines(stream, name), start=1):
         data = raw
         if number == 1 and data.startswith(BYTE_ORDER_MARK):
             data = data[len(BYTE_ORDER_MARK) :]
@@ -115,52 +112,12 @@ def check_text(data: bytes, name: str, line: int, offset: int) -> None:
 LF = b"\n"
 
 
-def open_binary(path: str | Path) -> IO[bytes]:
-    """Open a text file for reading bytes, unpacking it where it is gzip.
-
-    Gzip is known by its first two bytes, which no UTF-8 text begins with.
-
-    Raises
-    ------
-    UserError
-        If ``path`` is missing, a folder, not a regular file, or not readable.
-    """
-    try:
-        check_regular(path)
-        file = open(path, "rb")  # noqa: SIM115 (the caller closes it)
-        magic = file.read(2)
-        file.seek(0)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    return gzip.open(file) if magic == b"\x1f\x8b" else file  # type: ignore[return-value]
-
-
-def check_regular(path: str | Path) -> Any:
-    """The ``os.stat`` of a regular file, or a :class:`UserError` that says what ``path`` is instead."""
-    try:
-        status = Path(path).stat()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{path}: cannot be read: {reason}") from error
-    if stat.S_ISDIR(status.st_mode):
-        raise UserError(f"{path}: is a folder; name the text files in it")
-    if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"{path}: is not a regular file; write the text to a file first")
-    return status
-
-
 def read_pieces(path: str | Path, size: int) -> Iterator[bytes]:
-    """The bytes of a plain or gzip file in pieces of at most ``size``."""
+    """The bytes of a plain or compressed file in pieces of at most ``size``."""
     with open_binary(path) as file:
         while True:
-            try:
+            with damage_named(path):
                 piece = file.read(size)
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise UserError(f"{path}: damaged or truncated gzip file ({error}); copy it again") from error
-            except OSError as error:
-                raise UserError(f"{path}: cannot be read: {error.strerror}") from error
             if not piece:
                 return
             yield piece
@@ -172,7 +129,7 @@ def read_blocks(path: str | Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
     Parameters
     ----------
     path : path
-        Plain or gzip, UTF-8.
+        Plain, gzip, bzip2 or xz, UTF-8.
     size : int
         Bytes to read at a time.
 
@@ -180,7 +137,7 @@ def read_blocks(path: str | Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
     ------
     UserError
         See :func:`open_binary`, :func:`check_text`; also for a word of more than 1 MiB and a
-        damaged gzip file.
+        damaged compressed file.
     """
     name, line, offset, rest, last = str(path), 1, 0, b"", LF
 
