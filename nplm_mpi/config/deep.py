@@ -16,7 +16,9 @@ class DeepConfig:
         "the nearest words keep their places, those farther away enter as averages over windows that double "
         "in length (0: all n-1 words are near)",
     )
-    layers: int = option(1, "hidden layers of --hidden units; from the second on with residual connections")
+    layers: int = option(
+        1, "hidden layers of --hidden units; from the second on with residual connections", most=1000
+    )
     activation: str = option("tanh", "what the hidden units compute", choices=("tanh", "relu", "gelu"))
     norm: bool = option(False, "normalize each hidden layer before the activation (layer normalization)")
     tied: bool = option(

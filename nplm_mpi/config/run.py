@@ -14,8 +14,9 @@ from typing import Any
 import yaml
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.config import plain_yaml
 from nplm_mpi.config.deep import MODERN, DeepConfig
-from nplm_mpi.config.options import check_choices, option, require, unknown_name
+from nplm_mpi.config.options import LARGEST_NUMBER, check_choices, option, require, shown, unknown_name
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,9 @@ class ModelConfig:
     per_word_v: bool = option(
         False, "with --model energy: energy weights v for each word instead of common ones"
     )
-    order: int = option(5, "n: predict a word from the n-1 words before it")
-    features: int = option(30, "m: features per word")
-    hidden: int = option(50, "h: hidden units (0: direct connections only)")
+    order: int = option(5, "n: predict a word from the n-1 words before it", most=1 << 16)
+    features: int = option(30, "m: features per word", most=1 << 20)
+    hidden: int = option(50, "h: hidden units (0: direct connections only)", most=1 << 20)
     direct: bool = option(False, "connect the word features directly to the output")
 
     def __post_init__(self) -> None:
@@ -115,7 +116,7 @@ class ModelConfig:
 class TrainingConfig:
     """How the network is trained (section 4 of the paper) and how fast."""
 
-    batch: int = option(1, "K: examples per update (1: the paper's per-example ascent)")
+    batch: int = option(1, "K: examples per update (1: the paper's per-example ascent)", most=1 << 20)
     lr: float = option(1e-3, "eps_0: initial learning rate, per example")
     lr_decay: float = option(1e-8, "r: the rate is eps_0 / (1 + r t) after t examples")
     schedule: str = option(
@@ -271,6 +272,11 @@ class Config:
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
+        require(
+            self.training.schedule != "plateau" or self.output.evaluate,
+            "--schedule plateau: the rate follows the validation perplexity, which --no-evaluate leaves out; "
+            "leave out one of them",
+        )
         if self.model.model == "energy":
             for name, default in ONLY_OF_THE_NETWORK.items():
                 value = getattr(self.training, name)
@@ -313,20 +319,21 @@ class Config:
         require(isinstance(data, dict), f"{source}: expected sections {list(SECTIONS)}")
         for name in data:
             if name not in SECTIONS:
-                raise UserError(f"{source}: {unknown_name(str(name), SECTIONS, 'section')}")
+                raise UserError(f"{source}: {unknown_name(name, SECTIONS, 'section')}")
+        sections = {name: {} if data.get(name) is None else data[name] for name in SECTIONS}
         return cls(
-            **{
-                name: build_section(SECTIONS[name], data.get(name) or {}, f"{source}, {name}")
-                for name in SECTIONS
-            }
+            **{name: build_section(SECTIONS[name], sections[name], f"{source}, {name}") for name in SECTIONS}
         )
 
     def replace(self, **options: Any) -> "Config":
-        """A copy with the named options (of any section) changed."""
-        sections = {}
+        """A copy with the named options (of any section) changed; an unknown name is a :class:`UserError`."""
+        sections, left = {}, dict(options)
         for name, section in SECTIONS.items():
-            mine = {f.name for f in dataclasses.fields(section)} & set(options)
-            sections[name] = dataclasses.replace(getattr(self, name), **{key: options[key] for key in mine})
+            mine = {f.name: left.pop(f.name) for f in dataclasses.fields(section) if f.name in left}
+            sections[name] = dataclasses.replace(getattr(self, name), **mine)
+        for name in left:
+            known = [f.name for section in SECTIONS.values() for f in dataclasses.fields(section)]
+            raise UserError(unknown_name(name, known, "option"))
         return Config(**sections)
 
 
@@ -356,7 +363,7 @@ def build_section(section: type, data: dict[str, Any], source: str) -> Any:
     values = {}
     for key, value in data.items():
         if key not in fields:
-            raise UserError(f"{source}: {unknown_name(str(key), fields, 'option')}")
+            raise UserError(f"{source}: {unknown_name(key, fields, 'option')}")
         values[key] = coerce(fields[key], value, source)
     return section(**values)
 
@@ -366,16 +373,20 @@ def coerce(fld: dataclasses.Field, value: Any, source: str) -> Any:
     kind = type(fld.default)
     if kind is tuple:
         items = value if isinstance(value, (list, tuple)) else [value]
+        for item in items:
+            require(isinstance(item, str | int | float), f"{source}: {fld.name} cannot be {shown(item)}")
         return tuple(str(item) for item in items)
     if kind is float and isinstance(value, (int, str)) and not isinstance(value, bool):
         try:
             return float(value)  # YAML reads 1e-3 as a string
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
     require(
         isinstance(value, kind) and (kind is bool or not isinstance(value, bool)),
-        f"{source}: {fld.name} must be a {kind.__name__}, not {value!r}",
+        f"{source}: {fld.name} must be a {kind.__name__}, not {shown(value)}",
     )
+    if kind is int:
+        require(abs(value) <= LARGEST_NUMBER, f"{source}: {fld.name} is a number beyond all measure")
     return value
 
 
@@ -397,8 +408,8 @@ def parse_grid(text: str) -> tuple[int, int]:
     """``"2x20"`` is (2, 20): rows, columns."""
     rows, _, columns = text.partition("x")
     require(
-        rows.isdecimal() and columns.isdecimal() and int(rows) > 0 and int(columns) > 0,
-        f"--grid {text!r}: give rows x columns, as in 2x20",
+        all(n.isdecimal() and len(n) < 10 and int(n) > 0 for n in (rows, columns)),
+        f"--grid {shown(text)}: give rows x columns, as in 2x20",
     )
     return int(rows), int(columns)
 
@@ -479,12 +490,7 @@ def preset(name: str) -> dict[str, Any]:
 
 def read_yaml(path: str | Path) -> Config:
     """A :class:`Config` from a YAML file as written by :func:`write_yaml`."""
-    try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"--config {path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--config {path}: not a YAML file: {' '.join(str(error).split())}") from error
+    data = plain_yaml.read(path, f"--config {path}")
     return Config.from_dict({} if data is None else data, f"--config {path}")
 
 

@@ -10,8 +10,8 @@ from nplm_mpi.base.errors import UserError
 PARTS = ("train", "valid", "test")
 DEFAULT_SPLIT = ("0.8", "0.1", "rest")
 
-_COUNT = re.compile(r"\d[\d_]*")
-_FRACTION = re.compile(r"\d*\.\d*(?:[eE][+-]?\d+)?|\d+[eE]-\d+")
+_COUNT = re.compile(r"[0-9]{1,18}|[0-9]{1,3}(?:_[0-9]{3}){1,5}")
+_FRACTION = re.compile(r"[0-9]*\.[0-9]*(?:[eE][+-]?[0-9]+)?|[0-9]+[eE]-[0-9]+")
 
 Size = int | float | str  # tokens, a fraction of all, or "rest"
 
