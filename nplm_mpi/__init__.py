@@ -5,7 +5,7 @@ from typing import Any
 
 from nplm_mpi.machine.stale import discard_stale_code
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["LanguageModel", "UserError", "load"]
 
 
