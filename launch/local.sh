@@ -41,7 +41,6 @@ else
     [ -z "$hosts" ] || flags+=(-hosts "$hosts")
 fi
 
-resume=()
-[ ! -e "$out/config.yaml" ] || resume=(--resume)
-# exec: signals sent to this script then reach the launcher, which passes USR1 on to the ranks
-exec "$mpirun" "${flags[@]}" -n "$ranks" "$python" -m nplm_mpi.train --out "$out" "${resume[@]}" "$@"
+# exec: signals sent to this script then reach the launcher, which passes USR1 on to the ranks. Before bash 4.4 an empty array counts
+# as unset, hence the plus sign.
+exec "$mpirun" ${flags[@]+"${flags[@]}"} -n "$ranks" "$python" -m nplm_mpi.train --out "$out" --resume auto "$@"

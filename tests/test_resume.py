@@ -14,8 +14,9 @@ from nplm_mpi.base.errors import Stop, UserError
 from nplm_mpi.base.signals import Signals
 from nplm_mpi.models.network.rapid import EXAMPLES_TOGETHER
 from nplm_mpi.storage.saving import open_model
+from nplm_mpi.training import run_folder
 from nplm_mpi.training.loop import Pulse, Training
-from nplm_mpi.training.run_folder import find_run, trim_metrics
+from nplm_mpi.training.run_folder import FolderLock, find_run, trim_metrics
 from tests.faults import OPTIONS, TEXT
 from tests.mpi import mpi_command, mpi_run
 
@@ -293,6 +294,40 @@ def test_resuming_what_is_no_run_is_an_error(tmp_path):
     for out in ("", str(tmp_path), str(tmp_path / "missing")):
         with pytest.raises(UserError, match="--resume"):
             find_run(out)
+
+
+def test_resume_auto_starts_a_run_where_there_is_none_and_continues_it_where_there_is_one(tmp_path, capfd):
+    serial("--out", tmp_path / "whole")
+    again = ["--out", tmp_path / "run", "--checkpoint-every", "5", "--resume", "auto"]
+    train_to_update(communication.serial(), 33, *again)
+    assert "holds no run yet" in capfd.readouterr().err
+    train_to_update(communication.serial(), 66, *again)
+    assert "continuing after" in capfd.readouterr().err
+    assert serial(*again) is None and serial(*again) is None
+    assert "the run is finished" in capfd.readouterr().err
+    assert_same_files(tmp_path / "whole", tmp_path / "run")
+    for name in ("checkpoint.h5", "checkpoint.prev.h5"):
+        (tmp_path / "run" / name).write_bytes(b"")
+    assert serial(*again)[0] == 2, "nothing may be started over what was a run"
+    code, message = serial("--resume", "auto")
+    assert code == 2 and "--out" in message
+
+
+def test_resume_auto_waits_for_a_run_that_is_about_to_end(tmp_path, monkeypatch):
+    serial("--out", tmp_path / "run")
+    lock, waited = FolderLock(), []
+    lock.take(tmp_path / "run")
+
+    def wait(seconds):
+        waited.append(seconds)
+        if len(waited) == 3:
+            lock.release()
+
+    monkeypatch.setattr(run_folder.time, "sleep", wait)
+    assert serial("--out", tmp_path / "run", "--resume", "auto") is None and len(waited) == 3
+    lock.take(tmp_path / "run")
+    assert serial("--out", tmp_path / "run", "--resume", "auto")[0] == 2 and len(waited) >= 30
+    lock.release()
 
 
 def test_starting_in_a_folder_with_a_run_is_an_error(tmp_path):

@@ -65,6 +65,12 @@ def _add_option(group: Any, field: dataclasses.Field) -> None:
         choices = field.metadata.get("choices")
         metavar = "{" + ",".join(choices) + "}" if choices else field.metadata.get("metavar")
         metavar = metavar or {int: "N", float: "X"}.get(kind, "TEXT")
+        if "bare" in field.metadata:  # the option by itself means one of its values, and --no- the default
+            bare = field.metadata["bare"]
+            group.add_argument(flag, nargs="?", const=bare, metavar=metavar, help=text, **common)
+            off = {"const": field.default, "help": argparse.SUPPRESS}
+            group.add_argument(f"--no-{flag[2:]}", action="store_const", **off, **common)
+            return
         group.add_argument(flag, type=kind, metavar=metavar, help=text + default, **common)
 
 

@@ -245,13 +245,16 @@ class OutputConfig:
     """What a run writes, where and how often."""
 
     out: str = option("", "folder of the run (default: run-DATE-TIME)", metavar="DIR")
-    resume: bool = option(False, "continue the run in --out from its checkpoint")
+    resume: str = option(
+        "never",
+        "continue the run in --out from its checkpoint; auto: start one where there is none",
+        choices=("never", "always", "auto"),
+        bare="always",
+    )
     checkpoint_every: str = option(
         "10m", "time between checkpoints, in updates (500), seconds (30s) or minutes (10m)", metavar="N|Ns|Nm"
     )
-    evaluate: bool = option(
-        True, "evaluate on the validation part after each epoch, and on validation and test at the end"
-    )
+    evaluate: bool = option(True, "evaluate on validation after each epoch, on both parts at the end")
     log_every: float = option(5.0, "seconds between log lines")
     tensorboard: bool = option(False, "write the numbers for TensorBoard too, to tensorboard/ in --out")
     json: bool = option(False, "print the summary as one JSON object on standard output")
@@ -371,6 +374,8 @@ def build_section(section: type, data: dict[str, Any], source: str) -> Any:
 def coerce(fld: dataclasses.Field, value: Any, source: str) -> Any:
     """``value`` in the field's type, or a :class:`UserError` that names the option."""
     kind = type(fld.default)
+    if isinstance(value, bool) and "bare" in fld.metadata:
+        return fld.metadata["bare"] if value else fld.default
     if kind is tuple:
         items = value if isinstance(value, (list, tuple)) else [value]
         for item in items:

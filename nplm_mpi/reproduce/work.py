@@ -31,7 +31,6 @@ from nplm_mpi.ngram.storage import load, save
 from nplm_mpi.reproduce.rows import OURS, SETTINGS, Row
 from nplm_mpi.scoring.mixture import Mixture, fixed, learn
 from nplm_mpi.scoring.predictors import Network, chunks
-from nplm_mpi.storage.saving import LATEST, PREVIOUS
 
 CHECKPOINTS = "3m"  # what an interruption costs at most
 
@@ -166,8 +165,7 @@ class Work:
 
     def _prepare_run(self, row: Row, run: Path) -> None:
         """Write the run's configuration: to start it, or to go on from its checkpoint."""
-        resume = any((run / name).exists() for name in ("config.yaml", LATEST, PREVIOUS))
-        config = self.network_config(row).replace(out=str(run), resume=resume)
+        config = self.network_config(row).replace(out=str(run), resume="auto")
         write_yaml(self.out / "runs" / f"{row.name}.yaml", config)
 
     def _finish_network(self, row: Row, run: Path, scores: dict[str, np.ndarray]) -> Result:

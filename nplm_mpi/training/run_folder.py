@@ -11,12 +11,16 @@ from typing import Any
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import one_line, replacing
-from nplm_mpi.config.run import SECTIONS, Config, read_yaml, write_yaml
+from nplm_mpi.config.run import SECTIONS, Config, OutputConfig, read_yaml, write_yaml
 from nplm_mpi.storage import saving as checkpoint
 
 MAY_CHANGE = {"epochs", "patience", "grid", "threads", "balance", "corpus", "vocabulary", "valid", "test"}
 """Options that a resumed run may be given anew; paths lead to the same text, which is checked.
 Those of :class:`OutputConfig` may change, too."""
+
+RECIPE = "config.yaml"
+# With --resume auto, seconds for the ranks of an earlier start to be gone.
+TRIES = 30
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,33 @@ class FolderLock:
         self._descriptor = -1
 
 
+def run_to_go_on(output: OutputConfig, lock: FolderLock) -> Found | None:
+    """The run that ``--resume`` is about, its folder held by ``lock``; None to start one.
+
+    Raises
+    ------
+    UserError
+        If there is none, none of its checkpoints is good, or another run has the folder.
+    """
+    if output.resume == "always":
+        lock.take(output.out)
+    elif output.resume == "auto" and output.out and holds_a_run(Path(output.out)):
+        take_when_free(lock, output.out)
+    elif output.resume == "never" or output.out:
+        return None
+    return find_run(output.out)
+
+
+def take_when_free(lock: FolderLock, folder: str) -> None:
+    """Take a folder whose last run may be about to end: a scheduler starts the next one at once."""
+    for _ in range(TRIES):
+        try:
+            return lock.take(folder)
+        except UserError:
+            time.sleep(1)
+    lock.take(folder)
+
+
 def choose_folder(out: str) -> Path:
     """A new run's folder, which can be made but is not there yet.
 
@@ -95,9 +126,15 @@ def choose_folder(out: str) -> Path:
     return folder
 
 
+def holds_a_run(folder: Path) -> bool:
+    """Whether there is a run in ``folder``, however damaged."""
+    checkpoints = (checkpoint.LATEST, checkpoint.PREVIOUS)
+    return (folder / RECIPE).exists() or any(os.path.lexists(folder / name) for name in checkpoints)
+
+
 def refuse_a_run(folder: Path) -> None:
     """Raise :class:`UserError` if there is a run in ``folder``."""
-    if any((folder / name).exists() for name in (checkpoint.LATEST, checkpoint.PREVIOUS, "config.yaml")):
+    if holds_a_run(folder):
         raise UserError(
             f"--out {folder}: holds a run already; continue it with --resume or name another folder"
         )
@@ -139,11 +176,7 @@ def find_run(out: str) -> Found:
     if not out:
         raise UserError("--resume: name the run's folder with --out")
     folder = Path(out)
-    latest, previous, recipe = (
-        folder / checkpoint.LATEST,
-        folder / checkpoint.PREVIOUS,
-        folder / "config.yaml",
-    )
+    latest, previous, recipe = folder / checkpoint.LATEST, folder / checkpoint.PREVIOUS, folder / RECIPE
     if not (os.path.lexists(latest) or os.path.lexists(previous)):
         if not recipe.exists():
             raise UserError(f"--resume: {out} holds no run; check --out, or leave out --resume to start one")
@@ -207,8 +240,8 @@ def write_config(folder: Path, config: Config, header: str) -> None:
         If it cannot be written.
     """
     try:
-        with replacing(folder / "config.yaml") as temporary:
-            write_yaml(temporary, config.replace(resume=False), header)
+        with replacing(folder / RECIPE) as temporary:
+            write_yaml(temporary, config.replace(resume="never"), header)
     except OSError as error:
         raise UserError(f"{folder}/config.yaml: cannot be written ({one_line(error)})") from error
 

@@ -36,8 +36,8 @@ from nplm_mpi.training.run_folder import (
     check_same_run,
     check_same_text,
     choose_folder,
-    find_run,
     make_folder,
+    run_to_go_on,
     trim_metrics,
     write_config,
 )
@@ -95,9 +95,7 @@ def train(
 ) -> dict[str, Any]:
     """:func:`run`, taking ``lock`` on rank 0. Collective."""
     started, talked = time.perf_counter(), comm.seconds
-    if config.output.resume:
-        comm.on_root(lock.take, config.output.out)
-    found = comm.on_root(find_run, config.output.out) if config.output.resume else None
+    found = comm.on_root(run_to_go_on, config.output, lock)
     with same_on_all_ranks():
         if found:
             config = going_on(found.config)
@@ -129,6 +127,8 @@ def train(
         training = Training(config, corpus, model, out, state, listen, signals)
         if found:
             screen.say(tell_resumed(found, training))
+        elif config.output.resume == "auto":
+            screen.say(f"{out} holds no run yet: this one starts from the beginning")
         ready = time.perf_counter()
         state = training.run()
         trained = time.perf_counter() - ready
