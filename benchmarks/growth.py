@@ -28,8 +28,9 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.simd import example_columns
 from nplm_mpi.models.distribution import new_model
-from nplm_mpi.planning.costs import Layout, Link, Measured, communication_seconds, memory_per_rank, messages
+from nplm_mpi.planning.costs import Layout, communication_seconds, memory_per_rank, messages
 from nplm_mpi.planning.measure import Profile, measure_network, seconds_per_update
+from nplm_mpi.planning.networks import Link, Measured
 
 V, HIDDEN, K = 17_907, 100, 32
 VARIED: dict[str, tuple[int, ...]] = {

@@ -17,6 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from nplm_mpi import comm as communication
+from nplm_mpi.base.launcher import tasks_started
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.run import ModelConfig, preset
 
@@ -52,7 +53,7 @@ def launcher(ranks: int) -> list[str]:
 
 def start_ranks(module: str, ranks: int = 0) -> None:
     """Unless a launcher has: start a rank per core, or so many, of ``python -m MODULE``, and leave."""
-    if communication.tasks_started() is None:
+    if tasks_started() is None:
         count = ranks or len(os.sched_getaffinity(0))
         command = [*launcher(count), sys.executable, "-m", module, *sys.argv[1:]]
         sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)

@@ -25,8 +25,9 @@ from benchmarks.slow_network import measure
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.run import ModelConfig
-from nplm_mpi.planning.costs import NETWORKS, Layout, communication_seconds, messages
+from nplm_mpi.planning.costs import Layout, communication_seconds, messages
 from nplm_mpi.planning.measure import Profile, measure_network
+from nplm_mpi.planning.networks import NETWORKS
 
 PAPER_SHARE = 1 / 15
 ROOT = Path(__file__).resolve().parents[1]

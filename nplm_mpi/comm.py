@@ -17,12 +17,15 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import numpy as np
 
+from nplm_mpi.base import launcher
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.machine.shared_sums import SharedSums, bytes_needed
+
+if TYPE_CHECKING:
+    from nplm_mpi.machine.shared_sums import SharedSums
 
 Result = TypeVar("Result")
 
@@ -37,10 +40,6 @@ SLOT = 1 << 17
 # travel on through the launcher's own processes.
 READ_SECONDS = 3.0
 PASSED_ON_SECONDS = 0.2
-
-# What each launcher calls the number of tasks it started.  SLURM_NTASKS is not among them:
-# a batch script has it, too, where it starts a single process without srun.
-TASKS_IN_ENVIRONMENT = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 @dataclass
@@ -125,12 +124,17 @@ class Comm:
             self._nodes = Nodes(self.mpi)
         return self._nodes
 
-    def shared_sums(self) -> SharedSums | None:
+    def shared_sums(self) -> "SharedSums | None":
         """Where compiled code can add up over the ranks by itself, if all share memory. Collective.
 
         It has to report what it did to :meth:`count_sums`.
         """
-        return SharedSums.of_one() if self.size == 1 else self.nodes().sums
+        if self.size > 1:
+            return self.nodes().sums
+        # Compiled code, which takes a while to load; many commands do without.
+        from nplm_mpi.machine.shared_sums import SharedSums
+
+        return SharedSums.of_one()
 
     def count_sums(self, calls: int, size: int, seconds: float) -> None:
         """Count Allreduces made by other means: how many, bytes and seconds in all; not collective."""
@@ -371,8 +375,10 @@ class Nodes:
         self.count: int = mpi.allreduce(int(self.leads))
         self.sums = self._share_memory() if self.count == 1 else None
 
-    def _share_memory(self) -> SharedSums | None:
+    def _share_memory(self) -> "SharedSums | None":
         """Memory in which the ranks of one machine add up, if there is enough of it. Collective."""
+        from nplm_mpi.machine.shared_sums import SharedSums, bytes_needed
+
         ranks, size = self.node.size, bytes_needed(self.node.size, SLOT)
         window: Any = None
         with contextlib.suppress(MPI.Exception):  # a container may have little
@@ -446,16 +452,10 @@ def serial() -> Comm:
     return Comm()
 
 
-def tasks_started() -> tuple[str, int] | None:
-    """The launcher's variable and its number of tasks, or None without a launcher."""
-    for name in TASKS_IN_ENVIRONMENT:
-        if os.environ.get(name, "").isdigit():
-            return name, int(os.environ[name])
-    return None
-
-
 def world() -> Comm:
-    """All ranks that the launcher started, or a group of one without a launcher.
+    """All ranks that the launcher started, or a group of one without a launcher or with one task.
+
+    MPI is started only where there may be other ranks.
 
     Raises
     ------
@@ -463,11 +463,13 @@ def world() -> Comm:
         If the MPI library cannot be loaded under a launcher, or is not the launcher's:
         then every task would be a job of its own.
     """
-    launched = tasks_started()
+    if launcher.alone():
+        return serial()
+    launched = launcher.tasks_started()
     try:
         mpi = _load_mpi()
     except (ImportError, RuntimeError) as error:
-        if launched is None or launched[1] == 1:
+        if launched is None:
             return serial()
         raise UserError(
             f"MPI cannot be loaded ({' '.join(str(error).split())}): install one with "

@@ -1,21 +1,22 @@
 """python -m nplm_mpi.evaluate: perplexity of a model or a mixture on a part of a corpus or on any text."""
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
-from nplm_mpi.commandline.arguments import Parser, add_options
-from nplm_mpi.commandline.display import print_table
+from nplm_mpi.commandline.arguments import Idle, Parser, add_options, refuse_idle
+from nplm_mpi.commandline.streams import print_json
+from nplm_mpi.commandline.tables import print_table
 from nplm_mpi.config.run import CorpusConfig
-from nplm_mpi.corpus import encode_corpus, load
-from nplm_mpi.scoring.predictors import Mixed, Predictor, open_predictor
+
+if TYPE_CHECKING:
+    from nplm_mpi.scoring.predictors import Predictor
 
 EXAMPLES = """
 python -m nplm_mpi.evaluate run/best.h5
@@ -31,6 +32,9 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     """Evaluate as the arguments say. Collective."""
     with same_on_all_ranks():
         arguments = parse(argv)
+    from nplm_mpi.corpus import load
+    from nplm_mpi.scoring.predictors import Mixed, open_predictor
+
     files = [arguments.model, *arguments.mix_with]
     predictors = [open_predictor(file, comm) for file in files]
     with same_on_all_ranks():
@@ -73,7 +77,7 @@ def perplexity(log_likelihood: float, tokens: int) -> float | None:
 def show(summary: dict[str, Any], as_json: bool) -> None:
     """The result, as one JSON object or as a table."""
     if as_json:
-        print(json.dumps(summary))
+        print_json(summary)
         return
 
     def shown(value: float | None) -> str:
@@ -100,6 +104,15 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command's arguments."""
+    arguments = make_parser().parse_args(argv)
+    refuse_idle(
+        arguments, [Idle(("mix_weight",), lambda given: not given.mix_with, without="--mix-with FILE")]
+    )
+    return arguments
+
+
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser("evaluate", "Perplexity of a model, every token counted once.", EXAMPLES)
     parser.add_argument("model", metavar="FILE.h5", help="a model, a checkpoint, or an n-gram")
     parser.add_argument(
@@ -123,11 +136,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         choices=("train", "valid", "test"),
         help="a part of the corpus that the model was trained on (default: test; other text: all of it)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args(argv)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    return parser
 
 
-def training_corpus(predictors: Sequence[Predictor], arguments: argparse.Namespace) -> CorpusConfig:
+def training_corpus(predictors: Sequence["Predictor"], arguments: argparse.Namespace) -> CorpusConfig:
     """What the first model that knows it was trained on."""
     known = [p.corpus for p in predictors if p.corpus is not None]
     if known:
@@ -142,9 +155,11 @@ def training_corpus(predictors: Sequence[Predictor], arguments: argparse.Namespa
 
 
 def read_text(
-    arguments: argparse.Namespace, trained_on: CorpusConfig, first: Predictor
+    arguments: argparse.Namespace, trained_on: CorpusConfig, first: "Predictor"
 ) -> tuple[str, np.ndarray, tuple[int, int], int]:
     """What to evaluate on: a description, tokens, their range, and how many are unknown words."""
+    from nplm_mpi.corpus import encode_corpus, load
+
     vocabulary = first.vocabulary
     asked = tuple(getattr(arguments, "corpus", trained_on.corpus))
     shown = " ".join(asked)

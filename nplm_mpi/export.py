@@ -1,18 +1,16 @@
 """python -m nplm_mpi.export: a network's vectors and parameters for other programs."""
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
+from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser
-from nplm_mpi.scoring.language_model import load
-from nplm_mpi.scoring.scorers import DeepScorer, NetworkScorer
-from nplm_mpi.storage import exporting
+from nplm_mpi.commandline.streams import print_json, report
 
 EXAMPLES = """
 python -m nplm_mpi.export run/best.h5 --format word2vec --out words.txt
@@ -31,13 +29,15 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         arguments = parse(argv)
     summary = comm.on_root(export, arguments)
     if arguments.json:
-        print(json.dumps(summary))
-    else:
-        print("{out}: {format}, {words} words, {content}".format(**summary))
+        with report(asked_for=True):
+            print_json(summary)
+        return
+    with report():
+        print(printable("{out}: {format}, {words} words, {content}".format(**summary)))
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command's arguments."""
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser("export", "Write a network's vectors or parameters for other programs.", EXAMPLES)
     parser.add_argument("model", metavar="FILE.h5", help="a network")
     parser.add_argument(
@@ -55,7 +55,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "(U | W)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command's arguments."""
+    arguments = make_parser().parse_args(argv)
     if arguments.format in MODELS and arguments.vectors:
         raise UserError(f"--vectors: --format {arguments.format} holds all parameters; leave it out")
     arguments.vectors = arguments.vectors or "features"
@@ -64,6 +69,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def export(arguments: argparse.Namespace) -> dict[str, Any]:
     """Write the file; returns what it holds."""
+    from nplm_mpi.scoring.language_model import load
+    from nplm_mpi.scoring.scorers import DeepScorer, NetworkScorer
+    from nplm_mpi.storage import exporting
+
     model = load(arguments.model)
     vectors = model.word_vectors(arguments.vectors)
     assert isinstance(model.scorer, NetworkScorer)  # word_vectors refuses others

@@ -1,21 +1,19 @@
 """python -m nplm_mpi.neighbors: similar words, analogies, similarity tests, a map of words."""
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
-from nplm_mpi.commandline.arguments import Parser
-from nplm_mpi.config.run import require
-from nplm_mpi.corpus import iter_lines
-from nplm_mpi.corpus.opening import damage_named, open_binary
-from nplm_mpi.scoring.language_model import load
-from nplm_mpi.scoring.vectors import Vectors
+from nplm_mpi.commandline.arguments import Idle, Parser, refuse_idle, words_of_text
+from nplm_mpi.commandline.streams import print_json, write_utf8
+from nplm_mpi.config.options import require
+
+if TYPE_CHECKING:
+    from nplm_mpi.scoring.vectors import Vectors
 
 EXAMPLES = """
 python -m nplm_mpi.neighbors run/best.h5 list function --count 5
@@ -24,28 +22,40 @@ python -m nplm_mpi.neighbors run/best.h5 --evaluate wordsim.tsv --json
 python -m nplm_mpi.neighbors run/best.h5 --map words.png --map-words 300
 """
 
+IDLE = (
+    Idle(("count",), lambda given: not (given.words or given.analogy), without="words or --analogy A B C"),
+    Idle(("map_words", "map_method"), lambda given: not given.map, without="--map FILE.png"),
+)
+
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Answer as the arguments say. Collective; only rank 0 works."""
     with same_on_all_ranks():
         arguments = parse(argv)
     results = comm.on_root(answer, arguments)
-    if comm.is_root and hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-    print(json.dumps(results, ensure_ascii=False) if arguments.json else as_text(results), end="")
-    print(end="\n" if arguments.json else "")
+    write_utf8()
+    if arguments.json:
+        print_json(results, ascii_only=False)
+    else:
+        print(as_text(results), end="")
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command's arguments."""
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser("neighbors", "Similar words by the cosine of their vectors.", EXAMPLES)
     parser.add_argument("model", metavar="FILE.h5", help="a network")
     parser.add_argument(
-        "words", metavar="WORD", nargs="*", default=[], help="words whose most similar words are listed"
+        "words",
+        metavar="WORD",
+        type=words_of_text,
+        nargs="*",
+        default=[],
+        help="words whose most similar words are listed",
     )
     parser.add_argument(
         "--analogy",
         nargs=3,
+        type=words_of_text,
         metavar=("A", "B", "C"),
         action="append",
         default=[],
@@ -74,7 +84,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="how the picture is made: tsne (default) keeps neighbourhoods, pca distances",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command's arguments."""
+    arguments = make_parser().parse_args(argv)
+    refuse_idle(arguments, IDLE)
     require(arguments.count >= 1, f"--count {arguments.count}: give 1 or more")
     require(arguments.map_words >= 5, f"--map-words {arguments.map_words}: give 5 or more")
     if not (arguments.words or arguments.analogy or arguments.evaluate or arguments.map):
@@ -84,6 +100,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def answer(arguments: argparse.Namespace) -> dict[str, Any]:
     """All that was asked for."""
+    from nplm_mpi.scoring.language_model import load
+
     vectors = load(arguments.model).word_vectors(arguments.vectors)
     results: dict[str, Any] = {"model": arguments.model, "vectors": arguments.vectors}
     if arguments.words:
@@ -115,6 +133,9 @@ def read_pairs(path: str) -> list[tuple[str, str, float]]:
     UserError
         At a line of another form, or if there is none.
     """
+    from nplm_mpi.corpus.opening import damage_named, open_binary
+    from nplm_mpi.corpus.text import iter_lines
+
     pairs = []
     with open_binary(path) as file, damage_named(path):
         for number, line in enumerate(iter_lines(file, path), start=1):
@@ -133,7 +154,7 @@ def read_pairs(path: str) -> list[tuple[str, str, float]]:
     return pairs
 
 
-def draw_map(vectors: Vectors, arguments: argparse.Namespace) -> dict[str, Any]:
+def draw_map(vectors: "Vectors", arguments: argparse.Namespace) -> dict[str, Any]:
     """Write the picture."""
     from nplm_mpi.scoring import word_map
 

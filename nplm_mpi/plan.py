@@ -1,34 +1,31 @@
 """python -m nplm_mpi.plan: predict speed, time, memory and the best layout before anything is run."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
+from nplm_mpi.base.wording import duration
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
-from nplm_mpi.commandline.arguments import Parser, add_options, build_config
-from nplm_mpi.commandline.display import duration
-from nplm_mpi.config.run import Config, CorpusConfig, ModelConfig, TrainingConfig, require
-from nplm_mpi.corpus import open_prepared, prepare
-from nplm_mpi.planning.costs import (
-    NETWORKS,
-    Layout,
-    Measured,
-    Network,
-    communication_seconds,
-    layouts,
-    memory_per_rank,
-    messages,
+from nplm_mpi.commandline.arguments import (
+    Idle,
+    Parser,
+    add_options,
+    add_preset_options,
+    build_config,
+    refuse_idle,
 )
-from nplm_mpi.planning.measure import Profile, measure_network
+from nplm_mpi.commandline.streams import print_json
+from nplm_mpi.commandline.tables import print_grid
+from nplm_mpi.config.run import Config, CorpusConfig, ModelConfig, TrainingConfig, preset, require
+from nplm_mpi.planning.networks import NETWORKS, Measured
+
+if TYPE_CHECKING:
+    from nplm_mpi.planning.predicting import Prediction
 
 EXAMPLES = """
 python -m nplm_mpi.plan                                   the paper's AP News network on up to 40 ranks
@@ -36,49 +33,32 @@ python -m nplm_mpi.plan --vocabulary-words 1000000 --ranks 400,4000 --batches 1,
 mpirun -n 2 python -m nplm_mpi.plan --preset mlp9 --corpus brown --ranks 1,2    measures computing and network
 """
 
+DEFAULT_PRESET = "ap"
+RANKS = "1,2,4,8,16,32,40"
 # The paper's AP News corpus (section 4).
 AP_WORDS, AP_EXAMPLES = 17_964, 13_994_528
 
-
-@dataclass(frozen=True)
-class Prediction:
-    """One line of the plan.
-
-    Attributes
-    ----------
-    ranks, batch : int
-    layout : str
-        Rows x columns, as ``--grid`` takes it.
-    collectives : str
-        "three" are the energy model's.
-    words_per_second : float
-    seconds_per_epoch : float
-        Of training, without evaluation.
-    communication : float
-        Share of the time.
-    bytes_per_rank : float
-        Memory of the largest rank.
-    bytes_per_update, calls_per_update : int
-        Sent by a rank, as :attr:`nplm_mpi.comm.Comm.traffic` counts them.
-    """
-
-    ranks: int
-    batch: int
-    layout: str
-    collectives: str
-    words_per_second: float
-    seconds_per_epoch: float
-    communication: float
-    bytes_per_rank: float
-    bytes_per_update: int
-    calls_per_update: int
+IDLE = (
+    Idle(("batch",), lambda given: bool(given.batches), beside="--batches"),
+    Idle(
+        tuple(field.name for field in fields(CorpusConfig) if field.name != "corpus"),
+        lambda given: not ("corpus" in given.given or given.config),
+        without="--corpus",
+    ),
+    Idle(
+        ("corpus",),
+        lambda given: bool(given.vocabulary_words and given.examples),
+        beside="--vocabulary-words and --examples",
+    ),
+)
 
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Plan as the arguments say. Collective."""
     with same_on_all_ranks():
         arguments = make_parser().parse_args(argv)
-        config = build_config(arguments, default_preset="ap")
+        refuse_idle(arguments, IDLE)
+        config = build_config(arguments, DEFAULT_PRESET)
         model = config.model.model
         require(model != "deep", f"--model {model}: plan knows the costs of the paper's models only")
         ranks = positive_numbers("--ranks", arguments.ranks)
@@ -86,6 +66,9 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         network_name = arguments.network or ("measured" if comm.size > 1 else "shared-memory")
         check_network(network_name, comm)
     V, examples = size_of_corpus(comm, config, arguments)
+    from nplm_mpi.planning.measure import Profile, measure_network
+    from nplm_mpi.planning.predicting import best_layouts, every_layout
+
     network = measure_network(comm) if network_name == "measured" else NETWORKS[network_name]
     on_one = comm.shared_sums() is not None if network_name == "measured" else network_name == "shared-memory"
     between = network if isinstance(network, Measured) and not on_one else None
@@ -93,13 +76,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     schedules = ("one", "two") if config.training.collectives == "auto" else (config.training.collectives,)
     if model == "energy":
         schedules = ("three",)
-    candidates = [
-        predict(profile, network, config.training.dtype, V, examples, K, layout, collectives)
-        for M in ranks
-        for K in batches
-        for layout in layouts(M, K, model)
-        for collectives in (schedules if layout.columns > 1 else schedules[:1])
-    ]
+    candidates = every_layout(profile, network, config.training.dtype, V, examples, ranks, batches, schedules)
     table = best_layouts(candidates)
     if comm.is_root:
         show(table, candidates, arguments, config, V, examples, network_name)
@@ -113,9 +90,7 @@ def make_parser() -> Parser:
         "a layout. Computing is measured on this machine; so is the network under mpirun.",
         EXAMPLES,
     )
-    parser.add_argument(
-        "--ranks", default="1,2,4,8,16,32,40", help="numbers of ranks to compare (default: %(default)s)"
-    )
+    parser.add_argument("--ranks", default=RANKS, help=f"numbers of ranks to compare (default: {RANKS})")
     parser.add_argument("--batches", default="", help="values of K to compare (default: --batch)")
     parser.add_argument(
         "--network",
@@ -135,11 +110,11 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--figure", default="", help="draw the table into this file (.png, .pdf, .svg)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
-    parser.add_argument("--preset", help="start from these settings (default: ap)")
-    parser.add_argument("--config", help="start from a config.yaml that a run wrote")
-    add_options(parser, ModelConfig)
-    add_options(parser, TrainingConfig, ("batch", "dtype", "collectives"))
-    add_options(parser, CorpusConfig)
+    add_preset_options(parser, DEFAULT_PRESET)
+    plain = preset(DEFAULT_PRESET)
+    add_options(parser, ModelConfig, plain=plain)
+    add_options(parser, TrainingConfig, ("batch", "dtype", "collectives"), plain)
+    add_options(parser, CorpusConfig, plain=plain | {"corpus": ()})
     return parser
 
 
@@ -166,7 +141,9 @@ def check_network(name: str, comm: Comm) -> None:
 def size_of_corpus(comm: Comm, config: Config, arguments: Any) -> tuple[int, int]:
     """V and the examples of an epoch: as given, else of the named corpus, else the paper's. Collective."""
     V, examples = AP_WORDS, AP_EXAMPLES
-    if "corpus" in arguments or arguments.config:
+    if "corpus" in arguments.given or arguments.config:
+        from nplm_mpi.corpus import open_prepared, prepare
+
         corpus = open_prepared(comm.on_root(prepare, config.corpus))
         start, stop = corpus.parts["train"]
         V, examples = len(corpus.vocabulary), stop - start
@@ -177,72 +154,9 @@ def size_of_corpus(comm: Comm, config: Config, arguments: Any) -> tuple[int, int
     return V, examples
 
 
-def predict(
-    profile: Profile,
-    network: Network,
-    dtype: str,
-    V: int,
-    examples: int,
-    K: int,
-    layout: Layout,
-    collectives: str,
-) -> Prediction:
-    """Words per second and the rest of one layout. Collective: it may measure."""
-    shape, itemsize = profile.shape, 4 if dtype == "float32" else 8
-    sent = messages(shape, V, K, itemsize, collectives, layout)
-    computing = profile.update_seconds(V, K, layout, collectives)
-    talking = communication_seconds(network, layout, sent)
-    speed = K / (computing + talking)
-    return Prediction(
-        ranks=layout.ranks,
-        batch=K,
-        layout=str(layout),
-        collectives=collectives if layout.columns > 1 else "none" if layout.rows == 1 else "columns",
-        words_per_second=speed,
-        seconds_per_epoch=examples / speed,
-        communication=talking / (computing + talking),
-        bytes_per_rank=memory_per_rank(shape, V, K, itemsize, layout),
-        bytes_per_update=sent.bytes,
-        calls_per_update=len(sent.row) + len(sent.column) + len(sent.row_gathered),
-    )
-
-
-def best_layouts(candidates: list[Prediction]) -> list[Prediction]:
-    """The fastest layout for each number of ranks and K."""
-    best: dict[tuple[int, int], Prediction] = {}
-    for candidate in candidates:
-        key = (candidate.ranks, candidate.batch)
-        if key not in best or candidate.words_per_second > best[key].words_per_second:
-            best[key] = candidate
-    return list(best.values())
-
-
-def recommendation(table: list[Prediction], ranks: int) -> str:
-    """A sentence for the largest number of ranks that was asked about."""
-    chosen = max((p for p in table if p.ranks == ranks), key=lambda p: p.words_per_second)
-    grid = "" if chosen.layout.startswith("1x") else f" --grid {chosen.layout}"
-    options = f"--batch {chosen.batch}{grid}"
-    text = f"{ranks} ranks: {options}: {chosen.words_per_second:,.0f} words/s"
-    smaller = [
-        p
-        for p in table
-        if p.batch == chosen.batch
-        and p.ranks < ranks
-        and p.words_per_second >= 0.95 * chosen.words_per_second
-    ]
-    if smaller:
-        fewest = min(smaller, key=lambda p: p.ranks)
-        text += (
-            f"; {fewest.ranks} ranks ({fewest.layout}) do {fewest.words_per_second:,.0f}, so more are wasted"
-        )
-    elif chosen.communication > 0.5:
-        text += f"; {chosen.communication:.0%} of the time is communication: a larger K uses ranks better"
-    return text
-
-
 def show(
-    table: list[Prediction],
-    candidates: list[Prediction],
+    table: list["Prediction"],
+    candidates: list["Prediction"],
     arguments: Any,
     config: Config,
     V: int,
@@ -250,6 +164,8 @@ def show(
     network: str,
 ) -> None:
     """The table, the recommendation for each number of ranks, warnings, and the figure."""
+    from nplm_mpi.planning.predicting import recommendation
+
     advice = [recommendation(table, ranks) for ranks in sorted({p.ranks for p in table})]
     total = psutil.virtual_memory().total
     warnings = [
@@ -270,7 +186,7 @@ def show(
             "recommendation": advice,
             "warnings": warnings,
         }
-        print(json.dumps(result))
+        print_json(result)
         return
     shape = config.model
     kind = f"{'with' if shape.direct else 'without'} direct connections"
@@ -280,30 +196,21 @@ def show(
         f"V={V:,} n={shape.order} m={shape.features} h={shape.hidden} {kind}, {config.training.dtype}; "
         f"{examples:,} examples per epoch; network: {network}"
     )
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in (
-        "ranks",
-        "K",
-        "rows x columns",
-        "Allreduce",
-        "words/s",
-        "epoch",
-        "communication",
-        "memory/rank",
-    ):
-        grid.add_column(name, justify="right")
-    for p in table:
-        grid.add_row(
+    header = (
+        "ranks", "K", "rows x columns", "Allreduce", "words/s", "epoch", "communication", "memory/rank",
+    )  # fmt: skip
+    rows = [
+        (
             f"{p.ranks:,}", f"{p.batch:,}", p.layout, p.collectives, f"{p.words_per_second:,.0f}",
             duration(p.seconds_per_epoch), f"{p.communication:.0%}", f"{p.bytes_per_rank / 1e9:,.2f} GB",
-        )  # fmt: skip
-    console = Console(highlight=False)
-    console.width = max(console.width, 100)
-    console.print(grid)
+        )
+        for p in table
+    ]  # fmt: skip
+    print_grid(header, rows)
     print("\n".join(["recommended:", *advice, *warnings]))
 
 
-def draw(table: list[Prediction], V: int, network: str, path: Path) -> None:
+def draw(table: list["Prediction"], V: int, network: str, path: Path) -> None:
     """Words per second against ranks, one line per K, and ideal speed-up beside it.
 
     Raises

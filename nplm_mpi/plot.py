@@ -6,11 +6,12 @@ from pathlib import Path
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.base.files import one_line
+from nplm_mpi.base.wording import counted, printable
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser
 from nplm_mpi.commandline.metrics import read_metrics, training_curve
-from nplm_mpi.scoring.word_map import load_pyplot
+from nplm_mpi.commandline.streams import report
 
 EXAMPLES = """
 python -m nplm_mpi.plot runs/mlp1
@@ -22,13 +23,14 @@ AXES = {"epoch": "epochs", "examples": "examples", "seconds": "seconds of traini
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Draw as the arguments say. Collective; only rank 0 works."""
     with same_on_all_ranks():
-        arguments = parse(argv)
+        arguments = make_parser().parse_args(argv)
     comm.on_root(draw, arguments)
-    print(f"{arguments.out}: {len(arguments.runs)} runs")
+    with report():
+        print(f"{printable(arguments.out)}: {counted(len(arguments.runs), 'run')}")
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command's arguments."""
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser("plot", "Learning curves: training and validation perplexity of runs.", EXAMPLES)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders that train wrote")
     parser.add_argument(
@@ -37,7 +39,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--by", choices=tuple(AXES), default="epoch", help="the horizontal axis (default: epoch)"
     )
-    return parser.parse_args(argv)
+    return parser
 
 
 def draw(arguments: argparse.Namespace) -> None:
@@ -45,6 +47,8 @@ def draw(arguments: argparse.Namespace) -> None:
     runs = [
         (short, read_metrics(run)) for short, run in zip(names(arguments.runs), arguments.runs, strict=True)
     ]
+    from nplm_mpi.scoring.word_map import load_pyplot
+
     pyplot = load_pyplot()
     figure, axes = pyplot.subplots(figsize=(9, 5.5), dpi=130, layout="constrained")
     last = []

@@ -2,8 +2,6 @@
 
 import argparse
 import itertools
-import json
-import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,11 +9,9 @@ import numpy as np
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
-from nplm_mpi.commandline.arguments import Parser
-from nplm_mpi.config.run import require
-from nplm_mpi.corpus import EOS, tokenise
-from nplm_mpi.scoring.language_model import load
-from nplm_mpi.scoring.sampling import sample_words
+from nplm_mpi.commandline.arguments import Idle, Parser, refuse_idle, words_of_text
+from nplm_mpi.commandline.streams import print_json, write_utf8
+from nplm_mpi.config.options import require
 
 EXAMPLES = """
 python -m nplm_mpi.sample run/best.h5 --tokens 40 --prompt "the function"
@@ -29,16 +25,15 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     with same_on_all_ranks():
         arguments = parse(argv)
     texts = comm.on_root(generate, arguments)
-    if comm.is_root and hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    write_utf8()
     if arguments.json:
-        print(json.dumps({"texts": texts, "seed": arguments.seed}, ensure_ascii=False))
+        print_json({"texts": texts, "seed": arguments.seed}, ascii_only=False)
     else:
         print("\n".join(texts))
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command's arguments."""
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser("sample", "Draw text from a trained model; the same seed gives the same text.", EXAMPLES)
     parser.add_argument("model", metavar="FILE.h5", help="a network or an n-gram model")
     parser.add_argument(
@@ -49,7 +44,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--tokens", type=int, help="number of words in all, the prompt not counted (default for a stream: 50)"
     )
-    parser.add_argument("--prompt", default="", help="words that the text (each sentence) begins with")
+    parser.add_argument(
+        "--prompt", type=words_of_text, default="", help="words that the text (each sentence) begins with"
+    )
     parser.add_argument(
         "--temperature",
         type=float,
@@ -67,7 +64,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--no-unk", action="store_true", help="never draw <unk>")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers (default: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command's arguments."""
+    arguments = make_parser().parse_args(argv)
+    refuse_idle(
+        arguments, [Idle(("top_k", "top_p"), lambda given: not given.temperature, beside="--temperature 0")]
+    )
     for name, lowest in (("sentences", 1), ("tokens", 1), ("top_k", 0), ("seed", 0)):
         value = getattr(arguments, name)
         flag = name.replace("_", "-")
@@ -79,6 +84,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def generate(arguments: argparse.Namespace) -> list[str]:
     """The texts: sentences, or one stretch of a stream."""
+    from nplm_mpi.corpus import EOS, tokenise
+    from nplm_mpi.scoring.language_model import load
+    from nplm_mpi.scoring.sampling import sample_words
+
     model = load(arguments.model)
     prompt = tokenise(arguments.prompt)
     random = np.random.default_rng(arguments.seed)

@@ -1,22 +1,26 @@
 """python -m nplm_mpi.train: train a network, on all ranks that mpirun starts."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nplm_mpi import __version__
 from nplm_mpi.base.errors import Stop, same_on_all_ranks
 from nplm_mpi.base.signals import Signals
+from nplm_mpi.base.wording import counted, duration
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline import tensorboard as tensorboard_log
 from nplm_mpi.commandline.arguments import Parser, add_config_options, build_config
-from nplm_mpi.commandline.display import Display, duration, number, print_table
-from nplm_mpi.training import session
-from nplm_mpi.training.session import Listener, counted
+from nplm_mpi.commandline.display import Display, number
+from nplm_mpi.commandline.streams import print_json, report
+from nplm_mpi.commandline.tables import print_table
 
+if TYPE_CHECKING:
+    from nplm_mpi.training.session import Listener
+
+DEFAULT_PRESET = "small"
 EXAMPLES = """
 mpirun -n 2 python -m nplm_mpi.train
 mpirun -n 40 python -m nplm_mpi.train --preset mlp9 --corpus brown --out runs/mlp9
@@ -39,13 +43,16 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
     """:func:`main`, while signals are noted. Collective."""
     with same_on_all_ranks():
         arguments = make_parser().parse_args(argv)
-        config = build_config(arguments, default_preset="small")
+        config = build_config(arguments, DEFAULT_PRESET)
     if config.output.tensorboard:
         comm.on_root(tensorboard_log.check_installed)
+    # Compiled code and all that computes takes a second to load: --help and mistakes need nothing of it.
+    from nplm_mpi.training import session
+
     summary = session.run(
         comm,
         config,
-        lambda started: build_config(arguments, default_preset="small", started=started),
+        lambda started: build_config(arguments, DEFAULT_PRESET, started=started),
         signals,
         Screen(comm.is_root),
         f"nplm_mpi {__version__}, python -m nplm_mpi.train --config THIS",
@@ -59,7 +66,7 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser("train", "Train a neural probabilistic language model.", EXAMPLES)
-    add_config_options(parser)
+    add_config_options(parser, DEFAULT_PRESET)
     return parser
 
 
@@ -81,7 +88,7 @@ class Screen:
         self.display.say(text)
 
     @contextmanager
-    def follow(self, total: int, out: Path, tensorboard: bool) -> Iterator[Listener]:
+    def follow(self, total: int, out: Path, tensorboard: bool) -> Iterator["Listener"]:
         """While entered, show the events of a training of ``total`` examples in the folder ``out``."""
         wanted = tensorboard and self.speaks
         with (
@@ -94,7 +101,8 @@ class Screen:
 def show(summary: dict[str, Any], as_json: bool) -> None:
     """The summary, as a table or as one JSON object."""
     if as_json:
-        print(json.dumps({"perplexity": summary.get("test_perplexity"), **summary}))
+        with report(asked_for=True):
+            print_json({"perplexity": summary.get("test_perplexity"), **summary})
         return
     rows = [
         ("parameters", f"{summary['parameters']:,}"),
@@ -128,7 +136,8 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         ),
         ("files", f"{summary['out']}: {', '.join(summary['files'])}"),
     ]
-    print_table("summary", rows)
+    with report():
+        print_table("summary", rows)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from nplm_mpi import comm as communication
+from nplm_mpi.base import launcher
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.distribution import new_model
@@ -207,7 +208,7 @@ def test_without_an_mpi_library_one_process_works_and_a_launcher_gets_a_clear_me
         "import sys; sys.modules['mpi4py.MPI'] = None; sys.modules['mpi4py'] = None\n"
         "from nplm_mpi import comm\nprint(comm.world().size)"
     )
-    environment = {k: v for k, v in os.environ.items() if k not in communication.TASKS_IN_ENVIRONMENT}
+    environment = {k: v for k, v in os.environ.items() if k not in launcher.TASKS}
 
     def run(**more: str) -> subprocess.CompletedProcess:
         return subprocess.run(

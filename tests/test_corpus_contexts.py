@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nplm_mpi.corpus import fill_contexts
+from nplm_mpi.corpus.contexts import fill_contexts
 
 
 def context_by_definition(tokens, position, order, bos, eos):

@@ -9,18 +9,17 @@ import pytest
 from nplm_mpi import comm as communication
 from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.network.grid import distinct
-from nplm_mpi.plan import Prediction, best_layouts, positive_numbers, predict, recommendation
+from nplm_mpi.plan import positive_numbers
 from nplm_mpi.planning.costs import (
-    NETWORKS,
     Layout,
-    Link,
-    Measured,
     layouts,
     memory_per_rank,
     memory_warning,
     messages,
 )
 from nplm_mpi.planning.measure import Profile
+from nplm_mpi.planning.networks import NETWORKS, Link, Measured
+from nplm_mpi.planning.predicting import Prediction, best_layouts, predict, recommendation
 from tests.mpi import launch, mpi_command, mpi_run
 from tests.ranks import Setting, build
 

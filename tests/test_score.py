@@ -360,7 +360,9 @@ def test_a_full_disk_under_the_output_is_one_line_and_exit_code_2(
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("nplm_mpi.score: no space left on the disk")
+    assert done.stderr.splitlines()[-1] == (
+        "nplm_mpi.score: standard output cannot be written: No space left on device"
+    )
     assert "Traceback" not in done.stderr
 
 

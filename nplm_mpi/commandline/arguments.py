@@ -1,25 +1,39 @@
-"""Command-line options made from the configuration dataclasses."""
+"""Command-line options: made from the configuration dataclasses, parsed, refused where they do nothing."""
 
 import argparse
 import dataclasses
 import difflib
-from collections.abc import Iterable
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
+from nplm_mpi import __version__
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import SECTIONS, Config, preset, read_yaml
+from nplm_mpi.config.run import PRESETS, SECTIONS, Config, preset, read_yaml
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line each."""
+    """An argument parser whose complaints are one line each.
+
+    The parsed namespace has the default of an option that was not given; those that were
+    are in its set ``given``, by the names of their values, which ``flags`` leads back to the options.
+    """
 
     def __init__(self, prog: str, description: str, examples: str) -> None:
         super().__init__(
             prog=f"python -m nplm_mpi.{prog}",
             description=description,
-            epilog="examples:\n" + "".join(f"  {line}\n" for line in examples.strip().splitlines()),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
+            add_help=False,
+        )
+        self.examples = examples
+        self.presets = False
+        group = self.add_argument_group("Help")
+        group.add_argument("-h", "--help", action="help", help="show this text and leave")
+        group.add_argument(
+            "--version", action="version", version=__version__, help="show the version and leave"
         )
 
     def error(self, message: str) -> NoReturn:
@@ -28,42 +42,160 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, naming the nearest option for one that does not exist."""
+        defaults = {}
+        for action in self._actions:
+            if action.option_strings and action.default is not argparse.SUPPRESS:
+                defaults[action.dest], action.default = action.default, argparse.SUPPRESS
         # Intermixed: `NAME FILE --option FILE` is as good as options first.
         found, unknown = self.parse_known_intermixed_args(args, namespace)
         if unknown:
             near = difflib.get_close_matches(unknown[0].split("=")[0], self._option_string_actions, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; see {self.prog} --help"
             raise UserError(f"unknown argument {unknown[0]!r}{hint}")
+        found.given = frozenset(vars(found))
+        found.flags = {}
+        for action in self._actions:
+            if action.option_strings:
+                longest = max(
+                    action.option_strings, key=lambda flag: (not flag.startswith("--no-"), len(flag))
+                )
+                before = found.flags.get(action.dest)
+                found.flags[action.dest] = f"{before} or {longest}" if before else longest
+        for name, value in defaults.items():
+            if name not in found.given:
+                setattr(found, name, value)
         return found
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # argparse takes the value of `--option=--` for the end of the options, and fails.
+        if arg_strings == ["--"] and action.option_strings:
+            value = self._get_value(action, "--")
+            self._check_value(action, value)
+            return value if action.nargs is None else [value]
+        return super()._get_values(action, arg_strings)
 
-def add_options(parser: argparse.ArgumentParser, section: type, names: Iterable[str] | None = None) -> None:
-    """Add an option for every field of a configuration dataclass (or those named)."""
+    def format_help(self) -> str:
+        """The help, with presets where there are any, and examples."""
+        lines = []
+        if self.presets:
+            lines += ["presets, and what they set:", *map(describe_preset, PRESETS), ""]
+        lines += ["examples:", *(f"  {line}" for line in self.examples.strip().splitlines())]
+        self.epilog = "\n".join(lines)
+        return super().format_help()
+
+
+def words_of_text(argument: str) -> str:
+    """The type of options that take words of a text, which is UTF-8; names of files may be any bytes."""
+    try:
+        argument.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(
+            f"not UTF-8 after {argument[: error.start]!r}; words of a text are"
+        ) from None
+    return argument
+
+
+def whole_number(lowest: int) -> Callable[[str], int]:
+    """The type of options that take a whole number that is not less than ``lowest``."""
+
+    def number(argument: str) -> int:
+        value = int(argument)
+        if value < lowest:
+            raise argparse.ArgumentTypeError(f"{argument}: give {lowest} or more")
+        return value
+
+    number.__name__ = "int"  # what argparse calls it in its complaints
+    return number
+
+
+@dataclasses.dataclass(frozen=True)
+class Idle:
+    """Where an option does nothing; who gives it there is told so.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The options, by the names of their values.
+    where : callable
+        Whether they do nothing beside the other arguments.
+    without, beside : str
+        The option that is missing or in the way, as it is typed.
+    """
+
+    names: tuple[str, ...]
+    where: Callable[[Any], bool]
+    without: str = ""
+    beside: str = ""
+
+
+def refuse_idle(arguments: Any, rules: Iterable[Idle], given: Iterable[str] | None = None) -> None:
+    """Raise :class:`UserError` where an option was given that does nothing.
+
+    Parameters
+    ----------
+    arguments : object
+        What the rules are asked about.
+    given : iterable of str, optional
+        Those of :class:`Parser` if left out.
+    """
+    given = arguments.given if given is None else given
+    flags = getattr(arguments, "flags", {})
+    for rule in rules:
+        idle = sorted(set(rule.names) & set(given))
+        if idle and rule.where(arguments):
+            flag = flags.get(idle[0], flag_of(idle[0]))
+            why = (
+                f"without {rule.without}; give that too, or leave out {flag}"
+                if rule.without
+                else f"beside {rule.beside}; leave out one of them"
+            )
+            raise UserError(f"{flag} does nothing {why}")
+
+
+def flag_of(name: str) -> str:
+    """An option as it is typed."""
+    return "--" + name.replace("_", "-")
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    section: type,
+    names: Iterable[str] | None = None,
+    plain: Mapping[str, Any] | None = None,
+) -> None:
+    """Add an option for every field of a configuration dataclass (or those named).
+
+    Parameters
+    ----------
+    plain : mapping, optional
+        Where a run without options has other values than the fields' defaults.
+    """
     group = parser.add_argument_group((section.__doc__ or "").strip().splitlines()[0].rstrip("."))
     for field in dataclasses.fields(section):
         if names is None or field.name in names:
-            _add_option(group, field)
+            _add_option(group, field, (plain or {}).get(field.name, field.default))
 
 
-def _add_option(group: Any, field: dataclasses.Field) -> None:
-    flag = "--" + field.name.replace("_", "-")
+def _add_option(group: Any, field: dataclasses.Field, plain: Any) -> None:
+    flag = flag_of(field.name)
     text, kind = field.metadata["help"].replace("%", "%%"), type(field.default)
     common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
     if "flags" in field.metadata:
         for name, (value, help_text) in field.metadata["flags"].items():
             group.add_argument(name, action="store_const", const=value, help=help_text, **common)
-    elif kind is bool:
+        return
+    text += shown_default(plain, text)
+    metavar = field.metadata.get("metavar")
+    if kind is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text, **common)
     elif kind is tuple and field.metadata.get("separator"):
-        group.add_argument(
-            flag, type=_separated(field.metadata["separator"]), metavar="A,B,...", help=text, **common
-        )
+        separated = _separated(field.metadata["separator"])
+        group.add_argument(flag, type=separated, metavar=metavar or "A,B,...", help=text, **common)
     elif kind is tuple:
-        group.add_argument(flag, nargs="+", metavar="TEXT", help=text, **common)
+        group.add_argument(flag, nargs="+", metavar=metavar or "TEXT", help=text, **common)
     else:
-        default = "" if field.default in ("", -1) else f" (default: {field.default})"
-        choices = field.metadata.get("choices")
-        metavar = "{" + ",".join(choices) + "}" if choices else field.metadata.get("metavar")
+        if field.metadata.get("choices"):
+            metavar = "{" + ",".join(field.metadata["choices"]) + "}"
         metavar = metavar or {int: "N", float: "X"}.get(kind, "TEXT")
         if "bare" in field.metadata:  # the option by itself means one of its values, and --no- the default
             bare = field.metadata["bare"]
@@ -71,7 +203,34 @@ def _add_option(group: Any, field: dataclasses.Field) -> None:
             off = {"const": field.default, "help": argparse.SUPPRESS}
             group.add_argument(f"--no-{flag[2:]}", action="store_const", **off, **common)
             return
-        group.add_argument(flag, type=kind, metavar=metavar, help=text + default, **common)
+        group.add_argument(flag, type=kind, metavar=metavar, help=text, **common)
+
+
+def shown_default(value: Any, text: str) -> str:
+    """A default for an option's help, nothing where the help says what happens without the option."""
+    if "(default" in text or value in ("", ()):
+        return ""
+    if isinstance(value, bool):
+        shown = "yes" if value else "no"
+    elif isinstance(value, float):
+        shown = f"{value:g}"
+    else:
+        shown = " ".join(value) if isinstance(value, tuple) else str(value)
+    return f" (default: {shown})".replace("%", "%%")
+
+
+def describe_preset(name: str) -> str:
+    """A preset's name and the options that it stands for."""
+    options = []
+    for option, value in preset(name).items():
+        if isinstance(value, bool):
+            options.append(flag_of(option) if value else flag_of(f"no_{option}"))
+        else:
+            options.append(f"{flag_of(option)} {value}")
+    # Wrapped as argparse wraps what stands above.
+    columns = shutil.get_terminal_size().columns - 2
+    text = f"  {name}: {' '.join(options)}"
+    return textwrap.fill(text, columns, subsequent_indent=" " * 6, break_on_hyphens=False)
 
 
 def _separated(separator: str) -> Any:
@@ -81,12 +240,27 @@ def _separated(separator: str) -> Any:
     return split
 
 
-def add_config_options(parser: argparse.ArgumentParser) -> None:
+def add_preset_options(parser: Parser, default_preset: str) -> None:
+    """Add ``--preset`` and ``--config``."""
+    parser.presets = True
+    group = parser.add_argument_group("Where a run's settings come from")
+    group.add_argument(
+        "--preset",
+        metavar="NAME",
+        help=f"start from these settings, see below (default: {default_preset}); options given beside it win",
+    )
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        help="start from a config.yaml that an earlier run wrote",
+    )
+
+
+def add_config_options(parser: Parser, default_preset: str) -> None:
     """Add ``--preset``, ``--config`` and an option for every field of :class:`Config`."""
-    parser.add_argument("--preset", help="start from these settings; options given beside it win")
-    parser.add_argument("--config", help="start from a config.yaml that an earlier run wrote")
+    add_preset_options(parser, default_preset)
     for section in SECTIONS.values():
-        add_options(parser, section)
+        add_options(parser, section, plain=preset(default_preset))
 
 
 def build_config(arguments: argparse.Namespace, default_preset: str, started: Config | None = None) -> Config:
@@ -96,14 +270,58 @@ def build_config(arguments: argparse.Namespace, default_preset: str, started: Co
     """
     given = vars(arguments)
     names = {field.name for section in SECTIONS.values() for field in dataclasses.fields(section)}
-    explicit = {name: _tuple(value) for name, value in given.items() if name in names}
+    explicit = {name: as_field(value) for name, value in given.items() if name in names}
     base = read_yaml(arguments.config) if arguments.config else started or Config()
     chosen = arguments.preset or ("" if arguments.config or started else default_preset)
     config = base.replace(**{**(preset(chosen) if chosen else {}), **explicit})
     if not started:
         config.deep.refuse_idle_options()
+    refuse_idle(config, IDLE_SETTINGS, explicit)
+    refuse_idle_corpus_options(config.corpus, explicit)
     return config
 
 
-def _tuple(value: Any) -> Any:
+def corpus_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What was given of the options of a text."""
+    return {
+        field.name: as_field(getattr(arguments, field.name))
+        for field in dataclasses.fields(SECTIONS["corpus"])
+        if field.name in arguments.given
+    }
+
+
+def refuse_idle_corpus_options(config: Any, given: Iterable[str]) -> None:
+    """As :func:`refuse_idle` for a :class:`nplm_mpi.config.run.CorpusConfig`."""
+    refuse_idle(config, IDLE_CORPUS_OPTIONS, given)
+
+
+def as_field(value: Any) -> Any:
+    """An argument's value as the configuration has it."""
     return tuple(value) if isinstance(value, list) else value
+
+
+IDLE_CORPUS_OPTIONS = (
+    Idle(
+        ("min_count", "vocabulary_size", "vocabulary_from"),
+        lambda corpus: bool(corpus.vocabulary),
+        beside="--vocabulary",
+    ),
+)
+IDLE_SETTINGS = (
+    Idle(
+        ("samples", "effective_samples"),
+        lambda config: config.training.softmax != "sampled",
+        without="--softmax sampled",
+    ),
+    Idle(("lr_decay",), lambda config: config.training.schedule != "decay", without="--schedule decay"),
+    Idle(
+        ("patience",),
+        lambda config: config.training.patience > 0 and not config.output.evaluate,
+        beside="--no-evaluate",
+    ),
+    Idle(
+        ("beta1", "beta2"),
+        lambda config: config.is_deep and config.deep.optimizer != "adam",
+        without="--optimizer adam",
+    ),
+)

@@ -3,23 +3,25 @@
 import contextlib
 import errno
 import importlib
-import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from threadpoolctl import threadpool_limits
 
 from nplm_mpi import __version__
-from nplm_mpi.base.errors import Stop, UserError
+from nplm_mpi.base import launcher
+from nplm_mpi.base.errors import Stop, UserError, same_on_all_ranks
+from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm, serial, world
-from nplm_mpi.config.run import unknown_name
+from nplm_mpi.commandline.streams import OutputError, connected
+from nplm_mpi.config.options import unknown_name
 
 Command = Callable[[Comm, Sequence[str]], None]
 
-# Command, whether it runs on several ranks, and what it does in a few words.
+# Command, and what it does in a few words.
 COMMANDS = {
     "train": "train a network, on all ranks that mpirun starts",
     "evaluate": "perplexity of a model on a part of a corpus or on any text",
@@ -32,63 +34,114 @@ COMMANDS = {
     "export": "vectors and parameters for other programs",
     "plot": "learning curves of runs",
 }
+# Those that share their work among ranks; of the others, rank 0 does everything.
+SHARED_WORK = {"train", "evaluate", "score", "plan", "reproduce"}
+# What libraries for matrix products are told their number of threads by.
+THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def run(name: str, command: Command, argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command on the launcher's ranks and leave with its exit code.
 
-    0 on success, 2 after a :class:`UserError` (one line on standard error, written
-    once), 1 after any other exception (the traceback of the rank that failed, and
-    the end of all ranks).
+    ==== =================================================================================
+    code after
+    ==== =================================================================================
+    0    success
+    1    a failure inside: the traceback of the rank that failed, and the end of all ranks
+    2    a :class:`UserError`: one line on standard error, written once
+    130  Ctrl-C; 143 after TERM
+    141  results that nobody reads any more, as in ``... | head``
+    ==== =================================================================================
     """
+    with connected():
+        end(name, command, sys.argv[1:] if argv is None else argv)
+
+
+def end(name: str, command: Command, argv: Sequence[str]) -> NoReturn:
+    """:func:`run`, with streams that hold what they promise."""
     comm = serial()
+    code: Any = 0
     try:
-        comm = world()
+        comm = ranks_for(name, argv)
         comm.end_with_launcher()
-        # One thread per rank unless a command asks for more: ranks x BLAS threads
-        # would fight for the cores.
-        with threadpool_limits(1), quiet_unless(comm.is_root):
-            command(comm, sys.argv[1:] if argv is None else argv)
+        with one_thread(), quiet_unless(comm.is_root):
+            try:
+                command(comm, argv)
+            except SystemExit as leave:  # --help, on all ranks alike
+                code = leave.code
             sys.stdout.flush()
     except UserError as error:
         leave_after_mistake(name, comm, error)
     except Stop as stop:
         if comm.is_root:
-            print(f"nplm_mpi.{name}: {stop}", file=sys.stderr, flush=True)
+            complain(name, str(stop))
         sys.exit(stop.code)
-    except BrokenPipeError:
-        # The reader of our output has gone, as in `... | head`.
-        give_up_output()
+    except OutputError as error:
+        if not error.reader_left:
+            leave_after_mistake(name, comm, UserError(str(error)))
+        if comm.size > 1:
+            comm.abort(128 + signal.SIGPIPE)
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             comm.fail()
-        give_up_output()
         leave_after_mistake(
             name, comm, UserError("no space left on the disk for the output; make room there")
         )
     except KeyboardInterrupt:
-        comm.abort(130)
-    except SystemExit as leave:
-        # --help and commands that choose their own code, on all ranks alike.
-        sys.exit(leave.code)
+        comm.abort(128 + signal.SIGINT)
+    except SystemExit:  # a rank that is not needed
+        raise
     except BaseException:
         comm.fail()
-    sys.exit(0)
+    sys.exit(code)
 
 
-def give_up_output() -> None:
-    """What is still to be written to standard output cannot be: let it go."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def ranks_for(name: str, argv: Sequence[str]) -> Comm:
+    """The ranks that a command needs: MPI is started only for work that they share.
+
+    Where the work is rank 0's alone, the others leave here.
+    """
+    options = list(argv[: argv.index("--")] if "--" in argv else argv)
+    only_asks = any(word in ("-h", "--help", "--version") for word in options)
+    if name in SHARED_WORK and not only_asks:
+        return world()
+    rank = launcher.rank()
+    if rank is None:
+        return world()
+    if rank > 0:
+        sys.exit(0)
+    return serial()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread per rank unless a command asks for more: ranks x BLAS threads would fight for the cores."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    # Libraries that are loaded from now on read these, those that are loaded already do not.
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def leave_after_mistake(name: str, comm: Comm, error: UserError) -> NoReturn:
     """Print the error's line once and leave with exit code 2 on all ranks."""
     if comm.is_root or not error.collective:
-        print(f"nplm_mpi.{name}: {error}", file=sys.stderr, flush=True)
+        complain(name, str(error))
     if comm.size > 1 and not error.collective:
         comm.abort(2)
     sys.exit(2)
+
+
+def complain(name: str, message: str) -> None:
+    """One line on standard error, whatever names of files hold."""
+    print(f"nplm_mpi.{name}: {printable(message)}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -96,26 +149,31 @@ def quiet_unless(speaks: bool) -> Iterator[None]:
     """Discard standard output where another rank already says the same."""
     if speaks:
         yield
-    else:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 def main() -> NoReturn:
     """The console script: ``nplm-mpi NAME ...`` is ``python -m nplm_mpi.NAME ...``."""
     arguments = sys.argv[1:]
-    if not arguments or arguments[0] in ("-h", "--help"):
-        width = max(map(len, COMMANDS))
-        print("usage: nplm-mpi COMMAND [options]; nplm-mpi COMMAND --help tells a command's options\n")
-        print("\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items()))
-        sys.exit(0)
-    if arguments[0] == "--version":
+    name = arguments[0] if arguments else ""
+    if name in COMMANDS:
+        module = importlib.import_module(f"nplm_mpi.{name}")
+        if hasattr(module, "__path__"):
+            module = importlib.import_module(f"{module.__name__}.__main__")
+        run(name, module.main, arguments[1:])
+    run("", overview, arguments)
+
+
+def overview(comm: Comm, argv: Sequence[str]) -> None:
+    """What ``nplm-mpi`` answers without a command."""
+    if argv and argv[0] == "--version":
         print(__version__)
-        sys.exit(0)
-    if arguments[0] not in COMMANDS:
-        print(f"nplm-mpi: {unknown_name(arguments[0], COMMANDS, 'command')}", file=sys.stderr)
-        sys.exit(2)
-    module = importlib.import_module(f"nplm_mpi.{arguments[0]}")
-    if hasattr(module, "__path__"):
-        module = importlib.import_module(f"{module.__name__}.__main__")
-    run(arguments[0], module.main, arguments[1:])
+        return
+    with same_on_all_ranks():
+        if argv and argv[0] not in ("-h", "--help"):
+            raise UserError(unknown_name(argv[0], COMMANDS, "command"))
+    width = max(map(len, COMMANDS))
+    print("usage: nplm-mpi COMMAND [options]; nplm-mpi COMMAND --help tells a command's options\n")
+    print("\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items()))

@@ -1,24 +1,20 @@
 """What rank 0 shows while a run goes on: a progress bar, or plain lines where there is no terminal."""
 
+import os
 import sys
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-
-
-def duration(seconds: float) -> str:
-    """Seconds as ``1h 02m``, ``3m 05s`` or ``4.2s``."""
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
+from nplm_mpi.base.wording import duration, printable
 
 
 def number(value: Any) -> str:
     """A perplexity or nothing."""
     return "-" if value is None else f"{value:.2f}"
+
+
+def is_terminal() -> bool:
+    """Whether standard error is a terminal whose cursor moves, whatever variables ask for colours."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in ("", "dumb", "unknown")
 
 
 class Display:
@@ -34,9 +30,15 @@ class Display:
 
     def __init__(self, total: int, speaks: bool) -> None:
         self.total, self.speaks = total, speaks
-        self.console = Console(stderr=True, highlight=False)
-        self.bar: Progress | None = None
-        if speaks and self.console.is_terminal:
+        self.console: Any = None
+        self.bar: Any = None
+        if speaks and is_terminal():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self.console = Console(
+                file=sys.stderr, force_terminal=True, highlight=False, markup=False, emoji=False
+            )
             self.bar = Progress(
                 TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=self.console
             )
@@ -54,7 +56,11 @@ class Display:
     def say(self, text: str) -> None:
         """A line for the reader."""
         if self.speaks:
-            self.console.print(text, markup=False, soft_wrap=True)
+            for line in map(printable, text.split("\n")):
+                if self.console:
+                    self.console.print(line, soft_wrap=True)
+                else:
+                    print(line, file=sys.stderr, flush=True)
 
     def __call__(self, event: str, entry: dict[str, Any]) -> None:
         if not self.speaks:
@@ -81,17 +87,3 @@ class Display:
         elif event == "progress":
             left = (self.total - entry["examples"]) / max(speed, 1e-9)
             self.say(f"{line}  {duration(left)} to go")
-
-
-def print_table(title: str, rows: list[tuple[str, str]], file: Any = None) -> None:
-    """Two columns, name and value, on standard output."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column()
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
-    console = Console(file=file or sys.stdout, highlight=False)
-    # Where nobody resizes a window, nothing needs to be cut.
-    console.width = max(console.width, 100)
-    console.print(title, markup=False)
-    console.print(table)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nplm_mpi.storage.exporting import needed
+from nplm_mpi.base.optional import needed
 
 # What is shown under which name; the horizontal axis counts examples.
 SCALARS = {

@@ -11,10 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config import plain_yaml
 from nplm_mpi.config.deep import MODERN, DeepConfig
 from nplm_mpi.config.options import LARGEST_NUMBER, check_choices, option, require, shown, unknown_name
 
@@ -257,7 +254,7 @@ class OutputConfig:
     evaluate: bool = option(True, "evaluate on validation after each epoch, on both parts at the end")
     log_every: float = option(5.0, "seconds between log lines")
     tensorboard: bool = option(False, "write the numbers for TensorBoard too, to tensorboard/ in --out")
-    json: bool = option(False, "print the summary as one JSON object on standard output")
+    json: bool = option(False, "print the summary as one JSON object")
 
     def __post_init__(self) -> None:
         parse_interval(self.checkpoint_every)
@@ -495,11 +492,15 @@ def preset(name: str) -> dict[str, Any]:
 
 def read_yaml(path: str | Path) -> Config:
     """A :class:`Config` from a YAML file as written by :func:`write_yaml`."""
+    from nplm_mpi.config import plain_yaml  # a library that few commands need
+
     data = plain_yaml.read(path, f"--config {path}")
     return Config.from_dict({} if data is None else data, f"--config {path}")
 
 
 def write_yaml(path: str | Path, config: Config, header: str = "") -> None:
     """Write ``config`` so that ``--config PATH`` runs it again."""
+    import yaml
+
     text = yaml.safe_dump(config.to_dict(), sort_keys=False)
     Path(path).write_text("".join(f"# {line}\n" for line in header.splitlines()) + text, encoding="utf-8")

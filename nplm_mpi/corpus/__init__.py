@@ -1,6 +1,8 @@
-"""Texts as token ids: readers, vocabulary, splits, the prepared cache, contexts. Knows no MPI."""
+"""Texts as token ids: readers, vocabulary, splits, the prepared cache, contexts. Knows no MPI.
 
-from nplm_mpi.corpus.contexts import fill_contexts
+What is compiled stands in modules of its own: ``contexts``, ``examples``.
+"""
+
 from nplm_mpi.corpus.encoding import EncodedLine, Encoder, encode_corpus, encode_files, encode_lines
 from nplm_mpi.corpus.prepared import Corpus, check_long_enough, load, open_prepared, prepare
 from nplm_mpi.corpus.text import iter_lines, tokenise
@@ -18,7 +20,6 @@ __all__ = [
     "encode_corpus",
     "encode_files",
     "encode_lines",
-    "fill_contexts",
     "iter_lines",
     "load",
     "open_prepared",

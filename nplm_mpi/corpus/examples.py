@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nplm_mpi.corpus import Vocabulary, fill_contexts
+from nplm_mpi.corpus import Vocabulary
+from nplm_mpi.corpus.contexts import fill_contexts
 from nplm_mpi.machine.jit import njit
 
 # About how many contexts are looked up at a time.

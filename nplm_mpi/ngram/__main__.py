@@ -2,36 +2,35 @@
 
 import argparse
 import dataclasses
-import json
 import math
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.base.files import one_line, replacing
+from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
-from nplm_mpi.commandline.arguments import Parser, add_options
-from nplm_mpi.commandline.display import print_table
-from nplm_mpi.config.run import CorpusConfig
-from nplm_mpi.corpus import Corpus, load
-from nplm_mpi.ngram import (
-    BackoffModel,
-    ClassModel,
-    NgramModel,
-    arpa,
-    classes,
-    interpolated,
-    is_ngram_file,
-    kneser_ney,
-    score_range,
-    storage,
+from nplm_mpi.commandline.arguments import (
+    Idle,
+    Parser,
+    add_options,
+    corpus_options,
+    refuse_idle,
+    refuse_idle_corpus_options,
 )
+from nplm_mpi.commandline.streams import print_json, report
+from nplm_mpi.commandline.tables import print_table
+from nplm_mpi.config.run import CorpusConfig
+
+if TYPE_CHECKING:
+    from nplm_mpi.corpus import Corpus
+    from nplm_mpi.ngram import ClassModel, NgramModel
 
 EXAMPLES = """
 python -m nplm_mpi.ngram --kind kneser-ney --order 5 --corpus brown --out kn5.h5
@@ -41,6 +40,17 @@ python -m nplm_mpi.ngram --corpus text.txt --test other.txt --order 3 --arpa mod
 python -m nplm_mpi.ngram --read model.arpa --out model.h5
 """
 KINDS = ("interpolated", "kneser-ney", "class")
+FORMS = ("interpolated", "backoff")
+IDLE = (
+    Idle(
+        ("kind", "order", "form", "classes", "passes", "iterations", "unseen_mass", "reserve_unknown"),
+        lambda given: bool(given.read),
+        beside="--read, which converts a trained model",
+    ),
+    Idle(("classes", "passes", "unseen_mass"), lambda given: given.kind != "class", without="--kind class"),
+    Idle(("iterations",), lambda given: given.kind != "interpolated", without="--kind interpolated"),
+    Idle(("form",), lambda given: given.kind == "interpolated", beside="--kind interpolated"),
+)
 
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
@@ -50,8 +60,8 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     comm.on_root(run, arguments)
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command's arguments."""
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser("ngram", "Train and save n-gram models; read and write ARPA files.", EXAMPLES)
     group = parser.add_argument_group("The model")
     group.add_argument(
@@ -64,7 +74,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     group.add_argument(
         "--form",
-        choices=kneser_ney.FORMS,
+        choices=FORMS,
         default="interpolated",
         help="form of Kneser-Ney, over words or classes: interpolated (stronger, the default) or backoff",
     )
@@ -101,13 +111,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     group.add_argument("--write-classes", metavar="FILE", help="write the classes, one per line")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_options(parser, CorpusConfig)
-    found = parser.parse_args(argv)
-    fields = {field.name for field in dataclasses.fields(CorpusConfig)}
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in vars(found).items()
-        if name in fields
-    }
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command's arguments."""
+    found = make_parser().parse_args(argv)
+    given = corpus_options(found)
     if found.read and given:
         raise UserError("--read converts a model; evaluate it on a text with the evaluate command")
     if found.read and not (found.out or found.arpa or found.write_classes):
@@ -116,13 +126,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UserError("--write-classes: only models of --kind class have classes")
     if found.arpa and not found.read and found.kind != "kneser-ney":
         raise UserError("--arpa: only models of --kind kneser-ney can be written as ARPA files")
+    refuse_idle(found, IDLE)
     found.corpus_config = CorpusConfig(**given)
+    refuse_idle_corpus_options(found.corpus_config, given)
     found.order = found.order if found.order is not None else {"kneser-ney": 5}.get(found.kind, 3)
     return found
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Everything that the command does, on one process."""
+    from nplm_mpi.corpus import load
+    from nplm_mpi.ngram import BackoffModel, ClassModel, arpa, storage
+
     started = time.perf_counter()
     parts: dict[str, dict[str, Any]] = {}
     if arguments.read:
@@ -133,7 +148,7 @@ def run(arguments: argparse.Namespace) -> None:
         model.details["corpus"] = dataclasses.asdict(arguments.corpus_config)
         parts = {name: evaluate(model, corpus, name) for name, (a, b) in corpus.parts.items() if a < b}
     for note in model.details.get("notes", []):
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {printable(note)}", file=sys.stderr)
     if arguments.out:
         storage.save(model, arguments.out)
     if arguments.arpa:
@@ -161,8 +176,10 @@ def run(arguments: argparse.Namespace) -> None:
     show(summary, arguments.json)
 
 
-def read(path: str) -> NgramModel:
+def read(path: str) -> "NgramModel":
     """A saved model or an ARPA file."""
+    from nplm_mpi.ngram import arpa, is_ngram_file, storage
+
     try:
         with open(path, "rb") as file:
             is_hdf5 = file.read(8) == b"\x89HDF\r\n\x1a\n"
@@ -171,8 +188,10 @@ def read(path: str) -> NgramModel:
     return storage.load(path) if is_hdf5 or is_ngram_file(path) else arpa.read(path)
 
 
-def train(arguments: argparse.Namespace, corpus: Corpus) -> NgramModel:
+def train(arguments: argparse.Namespace, corpus: "Corpus") -> "NgramModel":
     """The model that the arguments describe."""
+    from nplm_mpi.ngram import classes, interpolated, kneser_ney
+
     tokens, vocabulary, order = corpus.part("train"), corpus.vocabulary, arguments.order
     reserve = arguments.reserve_unknown and vocabulary.unk is None
     if arguments.kind == "interpolated":
@@ -199,12 +218,14 @@ def train(arguments: argparse.Namespace, corpus: Corpus) -> NgramModel:
     )
 
 
-def evaluate(model: NgramModel, corpus: Corpus, part: str) -> dict[str, Any]:
+def evaluate(model: "NgramModel", corpus: "Corpus", part: str) -> dict[str, Any]:
     """Perplexity on a part, with and without unknown words.
 
     The first tokens of a stream have shorter contexts, those of its later parts reach
     back into the part before.
     """
+    from nplm_mpi.ngram import score_range
+
     start, stop = corpus.parts[part]
     scores = score_range(model, corpus.tokens, start, stop)
     words = corpus.tokens[start:stop]
@@ -224,7 +245,7 @@ def perplexity(scores: np.ndarray) -> float | None:
     return math.exp(average) if average < 709 else None
 
 
-def write_classes(model: ClassModel, path: Path) -> None:
+def write_classes(model: "ClassModel", path: Path) -> None:
     """One class per line, its words the most frequent first."""
     try:
         with replacing(path) as temporary:
@@ -237,7 +258,8 @@ def write_classes(model: ClassModel, path: Path) -> None:
 def show(summary: dict[str, Any], as_json: bool) -> None:
     """The summary, as one JSON object or as a table."""
     if as_json:
-        print(json.dumps(summary))
+        with report(asked_for=True):
+            print_json(summary)
         return
     rows = [("vocabulary", f"{summary['vocabulary']:,} words")]
     for part, scores in summary["parts"].items():
@@ -256,7 +278,8 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     rows += [(name, summary[name]) for name in ("out", "arpa") if summary[name]]
     rows.append(("time", f"{summary['seconds']:.1f}s"))
     title = f"{summary['kind']} {summary['order']}-gram"
-    print_table(f"{title}, {summary['form']}" if "form" in summary else title, rows)
+    with report():
+        print_table(f"{title}, {summary['form']}" if "form" in summary else title, rows)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from nplm_mpi.corpus.vocabulary import BOS, EOS, Vocabulary
 from nplm_mpi.ngram import kneser_ney
 from nplm_mpi.ngram.backoff import BackoffModel, count_contexts, logarithm
 from nplm_mpi.ngram.counting import Floats, Ints, check_inside, count_levels, level_arrays, take_levels
-from nplm_mpi.ngram.exchange import cluster
 from nplm_mpi.ngram.model import NgramModel
 
 
@@ -186,6 +185,8 @@ def train(
     UserError
         If the text is too short or there are more classes than words.
     """
+    from nplm_mpi.ngram.exchange import cluster  # compiled, and only training needs it
+
     found = cluster(tokens, vocabulary, classes, passes, report)
     model = from_clusters(tokens, vocabulary, found.classes, order, form, unseen_mass, reserve_unknown)
     model.details |= {"classes": classes, "likelihoods": found.likelihoods, "moves": found.moves}

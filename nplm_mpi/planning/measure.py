@@ -20,7 +20,8 @@ from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.network.rapid import RapidModel
 from nplm_mpi.models.partition import Partition
-from nplm_mpi.planning.costs import Layout, Measured, messages
+from nplm_mpi.planning.costs import Layout, messages
+from nplm_mpi.planning.networks import Measured
 
 # A larger slice is measured in part: beyond the caches, time grows with the rows.
 LARGEST_SLICE = 256e6

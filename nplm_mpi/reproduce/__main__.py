@@ -7,16 +7,19 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
+from nplm_mpi.base.wording import duration, printable
 from nplm_mpi.comm import Comm
-from nplm_mpi.commandline import cli
-from nplm_mpi.commandline.arguments import Parser, add_options
-from nplm_mpi.commandline.display import duration
+from nplm_mpi.commandline import cli, streams
+from nplm_mpi.commandline.arguments import Parser, add_options, corpus_options, refuse_idle_corpus_options
+from nplm_mpi.commandline.streams import print_json
 from nplm_mpi.config.run import CorpusConfig, preset
 from nplm_mpi.reproduce import report, rows, verdicts
-from nplm_mpi.reproduce.work import Work, write_json
+
+if TYPE_CHECKING:
+    from nplm_mpi.reproduce.work import Work
 
 EXAMPLES = """
 mpirun -n 2 python -m nplm_mpi.reproduce table1 --out table1
@@ -29,6 +32,14 @@ mpirun -n 40 python -m nplm_mpi.reproduce table2 --corpus news.txt --split 0.88,
 QUICK_SPLIT = ("100000", "20000", "20000")
 # The paper's vocabulary of AP News: <unk> and the most frequent words.
 AP_WORDS = 17_963
+# How Table 2's text is read unless asked otherwise; there is none to fall back on.
+TABLE2_TEXT: dict[str, Any] = {
+    "corpus": (),
+    "text": "stream",
+    "treatment": preset("ap")["treatment"],
+    "vocabulary_size": AP_WORDS,
+    "min_count": 0,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +54,7 @@ class Plan:
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Make a table as the arguments say. Collective."""
     with same_on_all_ranks():
-        arguments = parse(argv)
+        arguments = make_parser().parse_args(argv)
         plan = make_plan(arguments)
         settings = chosen_settings(arguments, plan)
         table = (rows.table1 if plan.table == "table1" else rows.table2)(settings)
@@ -52,6 +63,8 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
             raise UserError(
                 f"--only {' '.join(arguments.only)}: no such row; there are {', '.join(names(table))}"
             )
+    from nplm_mpi.reproduce.work import Work
+
     work = Work(comm, Path(arguments.out), plan.corpus)
     comm.on_root(claim_folder, work, plan)
     done = set(comm.on_root(work.results))
@@ -65,13 +78,23 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     summary, text = comm.on_root(write_report, work, plan, settings, True)
     say(comm, f"everything wanted is ready after {duration(time.perf_counter() - started)}")
     if comm.is_root:
-        print(json.dumps(summary) if arguments.json else text)
+        show(summary, text, arguments.json)
+
+
+def show(summary: dict[str, Any], text: str, as_json: bool) -> None:
+    """The table, which is in the folder, too."""
+    if as_json:
+        with streams.report(asked_for=True):
+            print_json(summary)
+        return
+    with streams.report():
+        print(text)
 
 
 def say(comm: Comm, text: str) -> None:
     """Progress, on standard error."""
     if comm.is_root:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def shown(result: dict[str, Any]) -> str:
@@ -84,8 +107,8 @@ def names(table: list[rows.Row]) -> list[str]:
     return [row.name for row in table if row.kind != "mixture"]
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command's arguments."""
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser("reproduce", "Make Table 1 or 2 of the paper, from data to verdict.", EXAMPLES)
     parser.add_argument(
         "table", choices=("table1", "table2"), help="Table 1 is on Brown, Table 2 on your corpus"
@@ -111,18 +134,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="only rows whose names start so (and what they are mixed from)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_options(parser, CorpusConfig)
-    return parser.parse_args(argv)
+    add_options(parser, CorpusConfig, plain=TABLE2_TEXT)
+    return parser
 
 
 def make_plan(arguments: argparse.Namespace) -> Plan:
     """Table, size and corpus."""
-    fields = [field.name for field in dataclasses.fields(CorpusConfig)]
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in vars(arguments).items()
-        if name in fields
-    }
+    given = corpus_options(arguments)
     if arguments.table == "table1":
         if given:
             raise UserError(
@@ -135,16 +153,12 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
         raise UserError("--quick: only for table1; give table2 a smaller corpus or --split")
     if "corpus" not in given:
         raise UserError("table2 needs --corpus: AP News is not free, so name your own text files")
-    settings = preset("ap")
-    defaults = {
-        "text": "stream",
-        "treatment": settings["treatment"],
-        "vocabulary_size": AP_WORDS,
-        "min_count": 0,
-    }
+    defaults = {name: value for name, value in TABLE2_TEXT.items() if name != "corpus"}
     if "vocabulary" in given:
         del defaults["vocabulary_size"]
-    return Plan("table2", False, CorpusConfig(**{**defaults, **given}))
+    corpus = CorpusConfig(**{**defaults, **given})
+    refuse_idle_corpus_options(corpus, given)
+    return Plan("table2", False, corpus)
 
 
 def chosen_settings(arguments: argparse.Namespace, plan: Plan) -> tuple[str, ...]:
@@ -156,8 +170,10 @@ def chosen_settings(arguments: argparse.Namespace, plan: Plan) -> tuple[str, ...
     return {"both": ("paper", "tuned"), "tuned": ("tuned",)}.get(arguments.settings, ("paper",))
 
 
-def claim_folder(work: Work, plan: Plan) -> None:
+def claim_folder(work: "Work", plan: Plan) -> None:
     """Create the folder, or see that it is this table's."""
+    from nplm_mpi.reproduce.work import write_json
+
     path = work.out / "plan.json"
     wanted = json.loads(json.dumps(dataclasses.asdict(plan)))
     if path.exists():
@@ -172,9 +188,11 @@ def claim_folder(work: Work, plan: Plan) -> None:
 
 
 def write_report(
-    work: Work, plan: Plan, settings: tuple[str, ...], figures: bool
+    work: "Work", plan: Plan, settings: tuple[str, ...], figures: bool
 ) -> tuple[dict[str, Any], str]:
     """Write everything that is known so far; the summary and the text."""
+    from nplm_mpi.reproduce.work import write_json
+
     results = work.results()
     present = {result["row"]["settings"] for result in results.values()}
     all_settings = tuple(name for name in rows.SETTINGS if name in (*settings, *present))

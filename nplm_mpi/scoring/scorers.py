@@ -12,7 +12,8 @@ from threadpoolctl import ThreadpoolController
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
-from nplm_mpi.corpus import Vocabulary, fill_contexts
+from nplm_mpi.corpus import Vocabulary
+from nplm_mpi.corpus.contexts import fill_contexts
 from nplm_mpi.models.deep import kernels as deep_kernels
 from nplm_mpi.models.deep.layers import Layers
 from nplm_mpi.models.deep.model import DeepModel

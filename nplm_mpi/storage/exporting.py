@@ -14,6 +14,7 @@ import numpy as np
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import one_line, replacing
+from nplm_mpi.base.optional import needed
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.models.interface import AnyParameters
 
@@ -211,22 +212,6 @@ def write_onnx(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabulary
     helper.set_model_props(model, {"words": words, "order": str(order)})
     with replacing(path) as temporary:
         onnx.save_model(model, str(temporary))
-
-
-def needed(module: str, package: str) -> Any:
-    """A module of an optional package.
-
-    Raises
-    ------
-    UserError
-        Saying how to install it.
-    """
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise UserError(f"{package} is not installed: pip install {package}") from None
 
 
 def explain(error: OSError, path: Path) -> UserError:

@@ -14,6 +14,7 @@ import psutil
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.base.signals import Signals
+from nplm_mpi.base.wording import counted
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.run import Config, parse_grid
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
@@ -329,11 +330,6 @@ def describe(comm: Comm, config: Config, corpus: Corpus, compiling: float) -> li
         f"on {os.cpu_count()} cores (numba {numba.__version__}); K={config.training.batch}",
         f"compiled code ready after {compiling:.1f} s",
     ]
-
-
-def counted(number: int, what: str) -> str:
-    """As in "2 ranks"."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def kept_files(out: Path) -> list[str]:
