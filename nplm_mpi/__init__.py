@@ -6,7 +6,7 @@ from typing import Any
 from nplm_mpi.machine.stale import discard_stale_code
 
 __version__ = "0.2.0"
-__all__ = ["LanguageModel", "UserError", "load"]
+__all__ = ["LanguageModel", "State", "UserError", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -15,6 +15,10 @@ def __getattr__(name: str) -> Any:
         from nplm_mpi.scoring import language_model
 
         return getattr(language_model, name)
+    if name == "State":
+        from nplm_mpi.scoring.states import State
+
+        return State
     if name == "UserError":
         from nplm_mpi.base.errors import UserError
 

@@ -22,6 +22,7 @@ from nplm_mpi.models.energy.model import EnergyModel
 from nplm_mpi.models.energy.scorer import EnergyScorer
 from nplm_mpi.scoring.line_scores import LineScore, TextScore
 from nplm_mpi.scoring.scorers import DeepScorer, NetworkScorer, NgramScorer, Scorer
+from nplm_mpi.scoring.states import StateInterface
 from nplm_mpi.scoring.unknown import among_rare_words, grown, rarest_words
 from nplm_mpi.scoring.vectors import Vectors
 from nplm_mpi.storage import saving as checkpoint
@@ -32,7 +33,7 @@ LN10 = math.log(10.0)
 CHUNK = 1 << 16
 
 
-class LanguageModel:
+class LanguageModel(StateInterface):
     """A model that scores text; made by :func:`load`.
 
     Parameters
