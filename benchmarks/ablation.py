@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reports import argument_parser, report
-from nplm_mpi.config.run import CorpusConfig, preset
+from nplm_mpi.config.corpus import CorpusConfig
+from nplm_mpi.config.presets import preset
 from nplm_mpi.corpus import open_prepared, prepare
 
 # Name and the options that differ from the preset; an empty list leaves the preset as it is.

@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.reports import measure_on_ranks
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.training.balance import Balance
 
 V = 17_907
@@ -48,7 +48,7 @@ def another_program(comm: Comm, core: int) -> Iterator[None]:
             busy.wait()
 
 
-def measure(comm: Comm, shape: ModelConfig, K: int, balanced: bool, span: float) -> tuple[float, list[int]]:
+def measure(comm: Comm, shape: NetworkConfig, K: int, balanced: bool, span: float) -> tuple[float, list[int]]:
     """Words per second, and the ranks' rows of O. Collective."""
     model = new_model(comm, shape, V, "float32", K, 1e-4, balance=balanced)
     model.parameters.initialize(seed=1)
@@ -74,7 +74,7 @@ def measure(comm: Comm, shape: ModelConfig, K: int, balanced: bool, span: float)
     return train(span), balance.counts
 
 
-def measure_all(comm: Comm, shape: ModelConfig, span: float) -> list[dict[str, Any]]:
+def measure_all(comm: Comm, shape: NetworkConfig, span: float) -> list[dict[str, Any]]:
     """All K, with and without another program; medians over the rounds. Collective."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})

@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.reports import measure_on_ranks
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.options import NetworkConfig
 
 V = 17_907
 BATCHES = (1, 16, 32, 128)
@@ -29,7 +29,7 @@ ROUNDS = 9
 PAPER, AIM = 1 / 15, 1 / 40
 
 
-def measure(comm: Comm, shape: ModelConfig, K: int, collectives: str, span: float) -> dict[str, float]:
+def measure(comm: Comm, shape: NetworkConfig, K: int, collectives: str, span: float) -> dict[str, float]:
     """One schedule for about ``span`` seconds. Collective."""
     model = new_model(comm, shape, V, "float32", K, 1e-4, collectives)
     model.parameters.initialize(seed=1)
@@ -72,7 +72,7 @@ def measure(comm: Comm, shape: ModelConfig, K: int, collectives: str, span: floa
     }
 
 
-def measure_all(comm: Comm, shape: ModelConfig, span: float) -> list[dict[str, Any]]:
+def measure_all(comm: Comm, shape: NetworkConfig, span: float) -> list[dict[str, Any]]:
     """All K and schedules in turns; medians over the rounds. Collective."""
     rows = []
     for K in BATCHES:

@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.reports import circumstances
 from nplm_mpi.comm import Comm, world
-from nplm_mpi.config.deep import DeepConfig, DeepShape
 from nplm_mpi.models.deep.model import DeepModel, Learning
+from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
 from nplm_mpi.models.partition import Partition
 
@@ -45,10 +45,13 @@ def build(comm: Comm, V: int, K: int, order: int, features: int, hidden: int, op
     """A network of the shape of ``modern``, with random weights."""
     common = {"near": 8, "norm": True, "activation": "gelu"}
     projection = {} if options.get("tied") else {"projection": features}
-    shape = DeepShape(order, features, hidden, DeepConfig(**common, **projection, **options))
+    sizes = {"order": order, "features": features, "hidden": hidden}
+    learning = {name: options[name] for name in ("optimizer", "average") if name in options}
+    own = {name: value for name, value in options.items() if name not in learning}
+    shape = DeepConfig(**sizes, **common, **projection, **own)
     p = DeepParameters(shape, V, Partition(V, comm.size), comm.rank, "float32")
     p.initialize(1)
-    return DeepModel(comm, p, Learning(K, 0.01))
+    return DeepModel(comm, p, Learning(K, 0.01, **learning))
 
 
 def seconds_per_update(model: DeepModel, batches: list, rate: float) -> float:

@@ -28,12 +28,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from nplm_mpi.comm import Comm, world
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.fast_exp import tanh
 from nplm_mpi.machine.simd import use_full_registers
 from nplm_mpi.models.distribution import new_model
 from nplm_mpi.models.energy import kernels
 from nplm_mpi.models.energy.model import EnergyModel
+from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.network.kernels import options
 
 # Brown's vocabulary, and the sizes of MLP5.
@@ -74,7 +74,7 @@ def machine() -> dict[str, float]:
 def hidden_units(per_word_v: bool) -> dict[str, float]:
     """Hidden units per second of one rank's forward and backward pass over half of the vocabulary."""
     comm = Comm()
-    shape = ModelConfig(model="energy", per_word_v=per_word_v, order=ORDER, features=FEATURES, hidden=HIDDEN)
+    shape = EnergyConfig(per_word_v=per_word_v, order=ORDER, features=FEATURES, hidden=HIDDEN)
     model = new_model(comm, shape, V // 2, "float32", BATCH)
     assert isinstance(model, EnergyModel)
     model.parameters.initialize(1)
@@ -100,7 +100,7 @@ def examples(V: int) -> tuple[np.ndarray, np.ndarray]:
 
 def seconds_per_update(comm: Comm, per_word_v: bool) -> float:
     """Of 300 updates on all ranks the 30th fastest: others use the machine, too."""
-    shape = ModelConfig(model="energy", per_word_v=per_word_v, order=ORDER, features=FEATURES, hidden=HIDDEN)
+    shape = EnergyConfig(per_word_v=per_word_v, order=ORDER, features=FEATURES, hidden=HIDDEN)
     model = new_model(comm, shape, V, "float32", BATCH, 1e-4)
     model.parameters.initialize(1)
     contexts, words = examples(V)

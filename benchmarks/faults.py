@@ -30,7 +30,7 @@ import numpy as np
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import Config
+from nplm_mpi.models.kinds import configure
 from nplm_mpi.storage import safe_hdf5
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.saving import SaveError, Sliced, Whole, latest_good, open_model
@@ -66,11 +66,10 @@ def campaign_of_kills(
 
 def write_model(path: Path, V: int, keep_previous: bool = False) -> None:
     """A checkpoint of V words, m = 60, h = 50, direct connections: 1,500 bytes a word."""
-    config = Config().replace(order=5, features=60, hidden=50, direct=True)
+    config = configure(order=5, features=60, hidden=50, direct=True)
     rng = np.random.default_rng(1)
     arrays = {
-        name: rng.standard_normal(shape, dtype=np.float32)
-        for name, shape in checkpoint.expected_shapes(config, V).items()
+        name: rng.standard_normal(shape, dtype=np.float32) for name, shape in config.model.arrays(V).items()
     }
     parameters = {name: Sliced.of(a, 0, V) if name in "UWb" else Whole(a) for name, a in arrays.items()}
     words, counts = [f"word{i}" for i in range(V)], np.arange(V)

@@ -25,9 +25,9 @@ from threadpoolctl import threadpool_limits
 from benchmarks.reports import argument_parser, report, start_ranks
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.simd import example_columns
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.planning.costs import Layout, communication_seconds, memory_per_rank, messages
 from nplm_mpi.planning.measure import Profile, measure_network, seconds_per_update
 from nplm_mpi.planning.networks import Link, Measured
@@ -42,7 +42,7 @@ VARIED: dict[str, tuple[int, ...]] = {
 
 def measure(comm: Comm, network: Link | Measured, words: int, hidden: int, batch: int) -> dict[str, Any]:
     """Speed and memory of one size. Collective."""
-    shape, layout = ModelConfig(order=5, features=30, hidden=hidden, direct=False), Layout(1, comm.size)
+    shape, layout = NetworkConfig(order=5, features=30, hidden=hidden, direct=False), Layout(1, comm.size)
     profile = Profile(comm, shape, "float32", comm.shared_sums() is not None)
     planned = profile.update_seconds(words, batch, layout)
     planned += communication_seconds(network, layout, messages(shape, words, batch, 4, "one", layout))

@@ -24,8 +24,8 @@ from threadpoolctl import threadpool_limits
 from benchmarks.reports import argument_parser, report, start_ranks
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.planning.measure import seconds_per_update
 
 # V, n, m, h, direct: Brown without and with direct connections, AP.
@@ -70,7 +70,7 @@ def measure_all(comm: Comm) -> list[dict[str, Any]]:
     peak = peak_flops(comm)
     rows = []
     for V, order, features, hidden, direct in NETWORKS:
-        shape = ModelConfig(order=order, features=features, hidden=hidden, direct=direct)
+        shape = NetworkConfig(order=order, features=features, hidden=hidden, direct=direct)
         for K in BATCHES:
             model = new_model(comm, shape, V, "float32", K, 1e-4)
             model.parameters.initialize(seed=1)

@@ -19,7 +19,8 @@ from threadpoolctl import threadpool_limits
 from nplm_mpi import comm as communication
 from nplm_mpi.base.launcher import tasks_started
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig, preset
+from nplm_mpi.config.presets import preset
+from nplm_mpi.models.network.options import NetworkConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -67,10 +68,10 @@ def add_network_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def network(name: str) -> ModelConfig:
+def network(name: str) -> NetworkConfig:
     """The shape of a preset's network."""
     names = ("order", "features", "hidden", "direct")
-    return ModelConfig(**{key: value for key, value in preset(name).items() if key in names})
+    return NetworkConfig(**{key: value for key, value in preset(name).items() if key in names})
 
 
 def argument_parser(description: str | None) -> argparse.ArgumentParser:
@@ -103,7 +104,7 @@ def measure_on_ranks(
     description: str | None,
     name: str,
     seconds: float,
-    measure_all: Callable[[Comm, ModelConfig, float], list[dict[str, Any]]],
+    measure_all: Callable[[Comm, NetworkConfig, float], list[dict[str, Any]]],
     table: Callable[[list[dict[str, Any]]], str],
     draw: Callable[[list[dict[str, Any]], Path], None],
 ) -> None:

@@ -13,12 +13,12 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.reports import circumstances
 from nplm_mpi.comm import Comm, world
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.distribution import new_model
 from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.options import NetworkConfig
 
-MLP5 = ModelConfig(order=5, features=30, hidden=50, direct=True)
-SMALL = ModelConfig(order=4, features=30, hidden=50, direct=False)
+MLP5 = NetworkConfig(order=5, features=30, hidden=50, direct=True)
+SMALL = NetworkConfig(order=4, features=30, hidden=50, direct=False)
 NETWORKS = {
     "MLP5 on Brown (V = 17,907, n=5, m=30, h=50, direct), K = 1": (17907, MLP5, 1),
     "the same, K = 16": (17907, MLP5, 16),

@@ -19,10 +19,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import CorpusConfig, ModelConfig
+from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import load
 from nplm_mpi.corpus.examples import Examples
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.energy.options import EnergyConfig
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.outputs.proposal import Proposal
 from nplm_mpi.models.outputs.sampled import SampledUpdates
 from nplm_mpi.training.loop import unigram_log_probs
@@ -31,9 +33,9 @@ K, ORDER, FEATURES, HIDDEN, VALID = 32, 5, 30, 50, 5000
 WAYS = ("exact", "sampled", "sampled, as many examples")
 MLP5 = {"order": ORDER, "features": FEATURES, "hidden": HIDDEN}
 SHAPES = {
-    "network": (ModelConfig(**MLP5), 0.02),
-    "energy": (ModelConfig(model="energy", per_word_v=True, **MLP5), 0.03),
-    "common-v": (ModelConfig(model="energy", **MLP5), 0.03),
+    "network": (NetworkConfig(**MLP5), 0.02),
+    "energy": (EnergyConfig(per_word_v=True, **MLP5), 0.03),
+    "common-v": (EnergyConfig(**MLP5), 0.03),
 }
 
 

@@ -24,7 +24,7 @@ from benchmarks.reports import add_network_arguments, circumstances, network, st
 from benchmarks.slow_network import measure
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.planning.costs import Layout, communication_seconds, messages
 from nplm_mpi.planning.measure import Profile, measure_network
 from nplm_mpi.planning.networks import NETWORKS
@@ -52,7 +52,7 @@ def rank_counts(size: int) -> list[int]:
     return sorted({size, *(1 << i for i in range(size.bit_length()) if 1 << i <= size)})
 
 
-def measure_all(world: Comm, shape: ModelConfig, V: int, batches: list[int]) -> list[dict[str, Any]]:
+def measure_all(world: Comm, shape: NetworkConfig, V: int, batches: list[int]) -> list[dict[str, Any]]:
     """Every number of ranks, K and kind of scaling. Collective; complete on rank 0."""
     rows = []
     for M in rank_counts(world.size):

@@ -27,10 +27,10 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.reports import circumstances
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.models.network import kernels
 from nplm_mpi.models.network.model import Model, Workspace
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.scoring.language_model import LanguageModel
@@ -61,7 +61,7 @@ def best(function: Callable[[], object], repeats: int = 3) -> float:
 def measure(V: int, n: int, m: int, h: int, direct: bool, length: int = WORDS) -> dict[str, float]:
     """Words per second of training, its forward pass, and scoring a text of so many words."""
     vocabulary = Vocabulary(["<unk>", *(f"w{i}" for i in range(V - 1))], np.arange(V, 0, -1))
-    shape = ModelConfig(order=n, features=m, hidden=h, direct=direct)
+    shape = NetworkConfig(order=n, features=m, hidden=h, direct=direct)
     parameters = Parameters(shape, V, Partition(V, 1), 0, "float32")
     parameters.initialize(1)
     model = Model(serial(), parameters, batch=K)

@@ -26,8 +26,8 @@ from benchmarks.reports import add_network_arguments, circumstances, network, wr
 from benchmarks.slow_hosts import SlowHosts
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.planning.costs import Layout, communication_seconds, messages
 from nplm_mpi.planning.measure import Profile, measure_network, seconds_per_call
 
@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def measure(
-    comm: Comm, shape: ModelConfig, V: int, K: int, collectives: str, grid: str = ""
+    comm: Comm, shape: NetworkConfig, V: int, K: int, collectives: str, grid: str = ""
 ) -> dict[str, Any]:
     """Speed, calls and bytes of one schedule. Collective."""
     model = new_model(comm, shape, V, "float32", K, 1e-5, collectives, grid)
@@ -75,7 +75,7 @@ def measure(
     }
 
 
-def measure_here(shape: ModelConfig, V: int, batches: list[int]) -> list[dict[str, Any]]:
+def measure_here(shape: NetworkConfig, V: int, batches: list[int]) -> list[dict[str, Any]]:
     """All schedules and K on the ranks of the launcher. Collective."""
     comm = communication.world()
     with threadpool_limits(1):

@@ -33,8 +33,8 @@ from benchmarks.nplm_toolkit import Toolkit
 from benchmarks.reports import circumstances, launcher, write_report
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.options import NetworkConfig
 
 V, ORDER = 17_907, 5
 # K, h, m, direct
@@ -62,7 +62,7 @@ def examples(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def our_step(comm: Comm, K: int, h: int, m: int, direct: bool) -> tuple[Step, int]:
     """A call of this project on all ranks, and how many examples it trains on."""
-    model = new_model(comm, ModelConfig(order=ORDER, features=m, hidden=h, direct=direct), V, "float32", K)
+    model = new_model(comm, NetworkConfig(order=ORDER, features=m, hidden=h, direct=direct), V, "float32", K)
     model.parameters.initialize(seed=1)
     rates = np.full(model.updates_per_call, RATE, np.float64)
     threadpool_limits(1)

@@ -13,7 +13,7 @@ from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Idle, Parser, add_options, refuse_idle
 from nplm_mpi.commandline.streams import print_json
 from nplm_mpi.commandline.tables import print_table
-from nplm_mpi.config.run import CorpusConfig
+from nplm_mpi.config.corpus import CorpusConfig
 
 if TYPE_CHECKING:
     from nplm_mpi.scoring.predictors import Predictor

@@ -14,6 +14,7 @@ from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import (
     Idle,
     Parser,
+    add_model_options,
     add_options,
     add_preset_options,
     build_config,
@@ -21,7 +22,11 @@ from nplm_mpi.commandline.arguments import (
 )
 from nplm_mpi.commandline.streams import print_json
 from nplm_mpi.commandline.tables import print_grid
-from nplm_mpi.config.run import Config, CorpusConfig, ModelConfig, TrainingConfig, preset, require
+from nplm_mpi.config.corpus import CorpusConfig
+from nplm_mpi.config.options import require
+from nplm_mpi.config.presets import preset
+from nplm_mpi.config.run import Config
+from nplm_mpi.config.training import TrainingConfig
 from nplm_mpi.planning.networks import NETWORKS, Measured
 
 if TYPE_CHECKING:
@@ -112,7 +117,7 @@ def make_parser() -> Parser:
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
     add_preset_options(parser, DEFAULT_PRESET)
     plain = preset(DEFAULT_PRESET)
-    add_options(parser, ModelConfig, plain=plain)
+    add_model_options(parser, plain)
     add_options(parser, TrainingConfig, ("batch", "dtype", "collectives"), plain)
     add_options(parser, CorpusConfig, plain=plain | {"corpus": ()})
     return parser
@@ -188,12 +193,8 @@ def show(
         }
         print_json(result)
         return
-    shape = config.model
-    kind = f"{'with' if shape.direct else 'without'} direct connections"
-    if shape.model == "energy":
-        kind = f"energy model, {'v for each word' if shape.per_word_v else 'common v'}"
     print(
-        f"V={V:,} n={shape.order} m={shape.features} h={shape.hidden} {kind}, {config.training.dtype}; "
+        f"V={V:,} {config.model.describe()}, {config.training.dtype}; "
         f"{examples:,} examples per epoch; network: {network}"
     )
     header = (

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi.config.run import Config
+from nplm_mpi.models.kinds import configure
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.storage import safe_hdf5
 from nplm_mpi.storage import saving as checkpoint
@@ -21,13 +22,13 @@ WORDS = ["<unk>", "Straße", "naïve", "東京", "don't", "\x07bell", "😀", " 
 
 def make_config(m: int = 3, h: int = 4, direct: bool = True, dtype: str = "float32") -> Config:
     """A configuration of order 3."""
-    return Config().replace(order=3, features=m, hidden=h, direct=direct, dtype=dtype)
+    return configure(order=3, features=m, hidden=h, direct=direct, dtype=dtype)
 
 
 def make_arrays(V: int, config: Config, seed: int = 0) -> dict[str, np.ndarray]:
     """Random parameters in the paper's shapes."""
     rng = np.random.default_rng(seed)
-    shapes = checkpoint.expected_shapes(config, V)
+    shapes = config.model.arrays(V)
     return {name: rng.standard_normal(shape).astype(config.training.dtype) for name, shape in shapes.items()}
 
 

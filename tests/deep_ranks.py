@@ -1,12 +1,12 @@
 """What the tests of the deep network run on the ranks."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.deep import DeepConfig, DeepShape
 from nplm_mpi.models.deep.model import DeepModel, Learning
+from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
 from nplm_mpi.models.partition import Partition
 from tests.deep_numpy import Network
@@ -31,22 +31,27 @@ class Setting:
     options: dict = field(default_factory=dict)
 
     @property
-    def deep(self) -> DeepConfig:
-        """The network's options."""
-        return DeepConfig(**{"near": 3, "beta2": 0.99, **self.options})
+    def learning(self) -> Learning:
+        """How it is trained."""
+        known = {f.name for f in fields(Learning)}
+        options = {name: value for name, value in self.options.items() if name in known}
+        return Learning(**{"batch": self.K, "decay": self.decay, "seed": self.seed, "beta2": 0.99, **options})
 
     @property
     def network(self) -> Network:
         """What the transcription in NumPy knows of the network."""
-        d = self.deep
+        d = self.shape
         projected = d.tied_projection if d.tied else d.projection > 0
         dropout = (d.dropout_features, d.dropout_hidden, d.dropout_outputs)
         return Network(d.near, d.layers, d.activation, d.norm, d.tied, projected, dropout, self.seed)
 
     @property
-    def shape(self) -> DeepShape:
-        """The network's shape."""
-        return DeepShape(self.order, self.features, self.hidden, self.deep)
+    def shape(self) -> DeepConfig:
+        """The network's options."""
+        known = {f.name for f in fields(DeepConfig)}
+        options = {name: value for name, value in self.options.items() if name in known}
+        sizes = {"order": self.order, "features": self.features, "hidden": self.hidden}
+        return DeepConfig(**{"near": 3, **sizes, **options})
 
     def start(self) -> dict[str, np.ndarray]:
         """The parameters before training, biases and gains random, too."""
@@ -70,12 +75,12 @@ def build(comm: Comm, setting: Setting) -> DeepModel:
     arrays = setting.start()
     own = slice(p.start, p.stop)
     p.b[:] = arrays.pop("b")[own]
-    p.U[:] = arrays["C" if setting.deep.tied else "U"][own]
-    if not setting.deep.tied:
+    p.U[:] = arrays["C" if setting.shape.tied else "U"][own]
+    if not setting.shape.tied:
         p.table[:] = arrays["C"]
     for name, target in p.small.items():
         target[:] = arrays[name]
-    return DeepModel(comm, p, Learning(setting.K, setting.decay, setting.seed))
+    return DeepModel(comm, p, setting.learning)
 
 
 @dataclass
@@ -112,7 +117,7 @@ def parameters(ranks: list[Trained], setting: Setting) -> dict[str, np.ndarray]:
     """The whole arrays, as they stand in files, of what all ranks hold."""
     found = {name: np.concatenate([rank.rows[name] for rank in ranks]) for name in ("U", "b")}
     found = ranks[0].whole | found
-    if setting.deep.tied:
+    if setting.shape.tied:
         found["C"] = found.pop("U")
     return found
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.distribution import new_model
 from nplm_mpi.models.energy.model import EnergyModel
+from nplm_mpi.models.energy.options import EnergyConfig
 from tests.energy_oracle import EnergyNetwork
 from tests.oracle import learning_rate
 
@@ -70,9 +70,7 @@ class Trained:
 
 def build(comm: Comm, setting: Setting) -> EnergyModel:
     """A model on the ranks of ``comm`` that holds the setting's initial parameters."""
-    shape = ModelConfig(
-        model="energy", per_word_v=setting.per_word_v, order=setting.n, features=setting.m, hidden=setting.h
-    )
+    shape = EnergyConfig(per_word_v=setting.per_word_v, order=setting.n, features=setting.m, hidden=setting.h)
     model = new_model(comm, shape, setting.V, setting.dtype, setting.K, setting.decay)
     assert isinstance(model, EnergyModel)
     p, whole = model.parameters, setting.start().parameters

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import Config
 from nplm_mpi.corpus import BOS, EOS, UNK, Vocabulary
+from nplm_mpi.models.kinds import configure
 from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.parameters import NEVER, Parameters
 from nplm_mpi.models.partition import Partition
@@ -38,7 +38,7 @@ def write_model(
     network = Network.random(len(vocabulary), n, m, h, direct, seed=7, scale=scale)
     if vocabulary.bos is not None:
         network.b[vocabulary.bos] = NEVER
-    config = Config().replace(order=n, features=m, hidden=h, direct=direct, dtype=dtype, **options)
+    config = configure(order=n, features=m, hidden=h, direct=direct, dtype=dtype, **options)
     parameters = Parameters(config.model, len(vocabulary), Partition(len(vocabulary), 1), 0, dtype)
     for name, array in network.parameters.items():
         getattr(parameters, name)[:] = array

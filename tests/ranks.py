@@ -11,9 +11,9 @@ import numpy as np
 
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.distribution import new_model
 from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.options import NetworkConfig
 from tests.oracle import Network, learning_rate
 
 EPS_0, R = 0.1, 0.002
@@ -92,7 +92,7 @@ class Trained:
 
 def build(comm: Comm, setting: Setting) -> Model:
     """A model on the ranks of ``comm`` that holds the setting's initial parameters."""
-    shape = ModelConfig(order=setting.n, features=setting.m, hidden=setting.h, direct=setting.direct)
+    shape = NetworkConfig(order=setting.n, features=setting.m, hidden=setting.h, direct=setting.direct)
     model = new_model(
         comm, shape, setting.V, setting.dtype, setting.K, setting.decay, setting.collectives, setting.grid
     )

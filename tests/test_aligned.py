@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.aligned import aligned_rows, aligned_zeros
 from nplm_mpi.machine.simd import LINE
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.options import NetworkConfig
 
 
 def begins_at_a_line(array: np.ndarray) -> bool:
@@ -40,7 +40,7 @@ def test_rows_are_whole_vectors():
 @pytest.mark.parametrize("batch", [1, 3, 16])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_an_update_loads_as_vectors_begins_at_a_line(batch, dtype):
-    shape = ModelConfig(order=4, features=5, hidden=7, direct=True)
+    shape = NetworkConfig(order=4, features=5, hidden=7, direct=True)
     model = new_model(serial(), shape, 50, dtype, batch)
     p, w = model.parameters, model._workspace(batch)
     arrays = [p.C, p.H, p.d, p.O, model._E, w.payload]

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from nplm_mpi import comm as communication
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import Config, ModelConfig
 from nplm_mpi.machine import aligned, simd
 from nplm_mpi.models import distribution
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.kinds import configure
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.partition import Partition, UnequalPartition, common
 from nplm_mpi.training import balance as balancing
 from nplm_mpi.training.balance import SMALLEST, UNIT, Balance, better_counts
@@ -100,7 +101,7 @@ def test_a_vocabulary_too_small_for_units_stays_as_it_is():
     assert better_counts([9, 8], np.array([1.0, 9.0])) == [9, 8]
 
 
-SHAPE = ModelConfig(order=4, features=5, hidden=9, direct=True)
+SHAPE = NetworkConfig(order=4, features=5, hidden=9, direct=True)
 V, UPDATES = 301, 24
 # Cuts as shares of V; the second moves rows past a whole slice, and farther than there is room for.
 CUTS = (0.2, 0.9, 0.5, 0.48)
@@ -308,7 +309,7 @@ def test_a_balanced_run_ends_where_another_does_and_can_be_resumed(tmp_path):
 )
 def test_what_has_no_slices_of_free_size_is_not_balanced(other):
     with pytest.raises(UserError, match="--balance"):
-        Config().replace(balance=True, **other)
+        configure(balance=True, **other)
 
 
 def test_the_refusal_is_one_line(tmp_path, monkeypatch, capsys):

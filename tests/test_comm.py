@@ -14,8 +14,8 @@ import pytest
 from nplm_mpi import comm as communication
 from nplm_mpi.base import launcher
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.rapid import EXAMPLES_TOGETHER
 from tests.mpi import LAUNCHERS, ROOT, default_launcher, mpi_command, mpi_run
 
@@ -95,7 +95,7 @@ def together_when_bound_to_unequal_cores() -> tuple[bool, int]:
     comm = communication.world()
     if comm.is_root:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    model = new_model(comm, ModelConfig(order=3, features=2, hidden=2), 10, "float32", 1)
+    model = new_model(comm, NetworkConfig(order=3, features=2, hidden=2), 10, "float32", 1)
     sums = comm.shared_sums()
     assert sums is not None
     return sums.crowded, model.updates_per_call

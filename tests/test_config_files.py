@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.config import plain_yaml
-from nplm_mpi.config.run import PRESETS, Config, preset, read_yaml, write_yaml
+from nplm_mpi.config.presets import PRESETS, preset
+from nplm_mpi.config.run import write_yaml
+from nplm_mpi.models.kinds import configure, from_dict, read_yaml
 
 LAUGHS = "a: &a [x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij", strict=True)
@@ -64,7 +66,7 @@ values = st.recursive(
 )
 def test_any_values_make_a_configuration_or_one_line(data):
     try:
-        Config.from_dict(data)
+        from_dict(data)
     except UserError as refused:
         assert "\n" not in str(refused)
 
@@ -81,26 +83,26 @@ def test_any_text_is_yaml_or_one_line(tmp_path_factory, text):
 
 
 def test_what_a_run_writes_is_what_is_read(tmp_path):
-    config = Config().replace(**preset("modern-fast"), corpus=("a: b", "*c", "- d"), vocabulary="&e")
+    config = configure(**preset("modern-fast"), corpus=("a: b", "*c", "- d"), vocabulary="&e")
     write_yaml(tmp_path / "run.yaml", config, "a header")
     assert read_yaml(tmp_path / "run.yaml") == config
 
 
 def test_an_option_that_does_not_exist_is_refused_and_the_nearest_is_named():
     with pytest.raises(UserError, match=r"'resum'.*did you mean resume"):
-        Config().replace(resum=True)
+        configure(resum=True)
     with pytest.raises(UserError, match="order"):
-        Config().replace(lr=0.1, ordr=3)
+        configure(lr=0.1, ordr=3)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_misspelt_option_of_a_preset_is_refused(name, monkeypatch):
-    assert Config().replace(**preset(name)) != Config()
+    assert configure(**preset(name)) != configure()
     monkeypatch.setitem(PRESETS, name, {**PRESETS[name], "hiden": 5})
     with pytest.raises(UserError, match=r"'hiden'.*hidden"):
-        Config().replace(**preset(name))
+        configure(**preset(name))
 
 
 def test_a_rate_that_follows_the_validation_needs_a_validation():
     with pytest.raises(UserError, match=r"--schedule plateau.*--no-evaluate"):
-        Config().replace(schedule="plateau", evaluate=False)
+        configure(schedule="plateau", evaluate=False)

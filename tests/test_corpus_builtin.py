@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import CorpusConfig
+from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import UNK, brown, load
 from nplm_mpi.corpus.python_docs import read_python_docs
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import CorpusConfig
+from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import cache, load, open_prepared, prepare, prepared
 from nplm_mpi.corpus.splits import cut, parse_split
 
@@ -303,7 +303,7 @@ def test_a_killed_preparation_leaves_no_half_folder_in_place(tmp_path, own_cache
     path = write(tmp_path / "a.txt", "a b c d\n" * 9)
     script = (
         "import os, sys\n"
-        "from nplm_mpi.config.run import CorpusConfig\n"
+        "from nplm_mpi.config.corpus import CorpusConfig\n"
         "from nplm_mpi.corpus import cache, prepare\n"
         "cache.write_seal = lambda *_: os._exit(9)\n"
         f"prepare(CorpusConfig(({path!r},), split=('1.0',)))\n"

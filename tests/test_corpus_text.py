@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import CorpusConfig
+from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import check_long_enough, encode_files, encode_lines, iter_lines, load, tokenise
 from nplm_mpi.corpus.text import read_blocks
 

@@ -8,10 +8,10 @@ import pytest
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.commandline.arguments import Parser, add_config_options, build_config
-from nplm_mpi.config.deep import DeepConfig, DeepShape
-from nplm_mpi.config.run import Config
 from nplm_mpi.models.deep import kernels as deep_kernels
+from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
+from nplm_mpi.models.kinds import configure, from_dict
 from nplm_mpi.models.partition import Partition
 from tests.deep_ranks import Setting, Trained, build, parameters, train, train_on_ranks
 from tests.mpi import mpi_run
@@ -66,7 +66,7 @@ def judge(setting: Setting):
     pytest.importorskip("torch")
     from tests.deep_oracle import Options, Oracle
 
-    d = setting.deep
+    d = setting.learning
     learning = {"optimizer": d.optimizer, "decay": setting.decay, "clip": d.clip, "average": d.average}
     oracle = Oracle(setting.start(), Options(**vars(setting.network), **learning))
     log_p = [p for batch in setting.batches() for p in oracle.update(*batch, setting.rate)]
@@ -173,8 +173,8 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean():
 @pytest.mark.parametrize(("tied", "init"), [(True, "glorot"), (False, "glorot"), (True, "paper")])
 @pytest.mark.parametrize("M", [2, 3, 7])
 def test_initialization_is_bitwise_the_same_for_every_number_of_ranks(M, tied, init):
-    deep = DeepConfig(tied=tied, layers=2, norm=True, init=init, near=2)
-    shape, V = DeepShape(6, 7, 23, deep), 4096 + 77
+    options = {"tied": tied, "layers": 2, "norm": True, "init": init, "near": 2}
+    shape, V = DeepConfig(order=6, features=7, hidden=23, **options), 4096 + 77
     log_unigram = np.log(np.arange(1, V + 1) / V)
 
     def initialized(rank: int, ranks: int) -> DeepParameters:
@@ -198,7 +198,7 @@ def test_initialization_is_bitwise_the_same_for_every_number_of_ranks(M, tied, i
 
 def test_windows_double_in_length_and_end_with_the_context():
     def slots(order: int, near: int) -> list[int]:
-        return DeepShape(order, 1, 1, DeepConfig(near=near)).slots
+        return DeepConfig(order=order, features=1, hidden=1, near=near).slots
 
     assert slots(5, 0) == [0, 1, 2, 3, 4]
     assert slots(5, 9) == [0, 1, 2, 3, 4]
@@ -213,15 +213,15 @@ def test_windows_double_in_length_and_end_with_the_context():
         ({"layers": 0}, "--layers 0"),
         ({"dropout_hidden": 1.0}, "--dropout-hidden 1.0"),
         ({"optimizer": "adm"}, "adam"),
-        ({"tied": True, "projection": 3}, "--tied"),
-        ({"tied_projection": False}, "--no-tied-projection: of tied features; give --tied"),
-        ({"tied_projection": False, "projection": 3}, "--no-tied-projection: of tied features; give --tied"),
+        ({"tied": True, "projection": 3}, "--projection 3 does not go with --tied"),
+        ({"tied_projection": False}, "--no-tied-projection does not go with --no-tied"),
+        ({"tied_projection": False, "projection": 3}, "--no-tied-projection does not go with --no-tied"),
     ],
     ids=str,
 )
 def test_options_that_make_no_sense_are_refused(options, says):
     with pytest.raises(UserError, match=says):
-        DeepConfig(**options)
+        configure(model="deep", **options)
 
 
 @pytest.mark.parametrize("more", [[], ["--tied", "--no-tied-projection", "--features", "5", "--hidden", "5"]])
@@ -229,23 +229,23 @@ def test_dropout_of_a_projection_needs_one_unless_a_file_says_so(more):
     parser = Parser("train", "", "")
     add_config_options(parser)
     arguments = parser.parse_args(["--model", "deep", "--dropout-outputs", "0.1", *more])
-    with pytest.raises(UserError, match=r"^--dropout-outputs 0.1: of a projection.*--dropout-outputs 0$"):
+    with pytest.raises(UserError, match=r"^--dropout-outputs 0.1: .* no projection .*--dropout-outputs 0$"):
         build_config(arguments, default_preset="small")
-    old = Config().replace(model="deep", dropout_outputs=0.1)
-    assert Config.from_dict(old.to_dict()) == old
+    old = configure(model="deep", dropout_outputs=0.1)
+    assert from_dict(old.to_dict()) == old
 
 
 def test_without_a_projection_tied_features_need_as_many_hidden_units():
     options = {"model": "deep", "features": 5, "tied": True, "tied_projection": False}
     with pytest.raises(UserError, match=r"^--hidden 6: .*--no-tied-projection.* as --features, 5$"):
-        Config().replace(**options, hidden=6)
-    config = Config().replace(**options, hidden=5)
-    assert Config.from_dict(config.to_dict()) == config
-    assert config.replace(tied_projection=True, hidden=6).deep == DeepConfig(tied=True)
+        configure(**options, hidden=6)
+    config = configure(**options, hidden=5)
+    assert from_dict(config.to_dict()) == config
+    assert config.replace(tied_projection=True, hidden=6).model == DeepConfig(features=5, hidden=6, tied=True)
 
 
-@pytest.mark.parametrize("option", [{"near": 3}, {"tied": True}, {"optimizer": "adam"}], ids=str)
+@pytest.mark.parametrize("option", [{"near": 3}, {"tied": True}], ids=str)
 def test_options_of_the_deep_network_are_refused_for_others(option):
     for model in ("network", "energy"):
         with pytest.raises(UserError, match=f"--{next(iter(option))}: .*--model deep"):
-            Config().replace(model=model, **option)
+            configure(model=model, **option)

@@ -14,10 +14,11 @@ from nplm_mpi import evaluate, export, neighbors, plan, sample
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.commandline.arguments import Parser, add_config_options, build_config
-from nplm_mpi.config.run import Config, preset
+from nplm_mpi.config.presets import preset
 from nplm_mpi.corpus import load as load_corpus
 from nplm_mpi.corpus.examples import Examples
-from nplm_mpi.models.deep.building import model_bytes, new_deep_model, shape_of
+from nplm_mpi.models.deep.building import model_bytes, new_deep_model
+from nplm_mpi.models.kinds import configure
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.training import session
 from nplm_mpi.training.rates import learning_rate
@@ -170,12 +171,12 @@ def test_npz_holds_every_array_and_graphs_are_refused(run, tmp_path):
 )
 def test_what_a_deep_network_cannot_do_is_refused_in_a_line(option):
     with pytest.raises(UserError, match=f"--{next(iter(option))}.*deep"):
-        Config().replace(model="deep", **option)
+        configure(model="deep", **option)
 
 
 def test_plan_and_a_network_without_hidden_units_are_refused():
-    with pytest.raises(UserError, match="--hidden 0: the deep network"):
-        Config().replace(model="deep", hidden=0, direct=True)
+    with pytest.raises(UserError, match="--model deep does not go with --hidden 0"):
+        configure(model="deep", hidden=0)
     with pytest.raises(UserError, match="--model deep: plan knows"):
         plan.main(serial(), ["--preset", "small", "--model", "deep"])
 
@@ -197,12 +198,12 @@ def test_output_biases_begin_with_the_log_unigram_probabilities_or_zero(tmp_path
 
 @pytest.mark.parametrize("name", ["modern", "modern-fast"])
 def test_the_presets_are_whole_configurations(name):
-    config = Config().replace(**preset(name))
-    assert config.is_deep and config.training.patience == 0
+    config = configure(**preset(name))
+    assert config.model.model == "deep" and config.training.patience == 0
 
 
 def test_the_learning_rate_rises_falls_and_is_halved_after_an_epoch_in_vain():
-    config = Config().replace(lr=0.5, batch=10, warmup=0.1, schedule="cosine", lr_decay=0.0)
+    config = configure(lr=0.5, batch=10, warmup=0.1, schedule="cosine", lr_decay=0.0)
     rates = learning_rate(config, np.arange(0, 1010, 10), 1000, [])
     assert rates[7] == learning_rate(config, 70, 1000, [])
     assert rates[0] == pytest.approx(0.5 / 11) and rates[10] == pytest.approx(0.5)
@@ -212,7 +213,7 @@ def test_the_learning_rate_rises_falls_and_is_halved_after_an_epoch_in_vain():
     history = [{"valid_perplexity": value} for value in (300.0, 250.0, 251.0, 249.0, 249.0)]
     found = [learning_rate(plateau, 100, 1000, history[:n]) for n in range(6)]
     assert found == [0.5, 0.5, 0.5, 0.25, 0.25, 0.125]
-    paper = Config().replace(lr=0.5, lr_decay=0.01)
+    paper = configure(lr=0.5, lr_decay=0.01)
     assert learning_rate(paper, 100, 1000, history) == 0.25
     assert learning_rate(paper.replace(warmup=0.2), 100, 1000, history) == pytest.approx(0.5 * 101 / 201)
 
@@ -265,10 +266,10 @@ def bytes_held(thing, seen) -> int:
 )
 def test_the_memory_that_is_announced_is_what_a_model_holds(options):
     shape = {"order": 9, "features": 24, "hidden": 40, "batch": 32}
-    config = Config().replace(model="deep", **(shape | options))
+    config = configure(model="deep", **(shape | options))
     V = 3000
     model = new_deep_model(serial(), config, V, training=True)
     model.parameters.initialize(1)
     model.update(np.zeros((32, 8), np.int32), np.zeros(32, np.int32), 0.01)
-    announced = model_bytes(shape_of(config), V, 32, model.parameters.dtype.itemsize, 1)
+    announced = model_bytes(config, V, 1)
     assert announced == pytest.approx(bytes_held(model, {}), rel=0.05)

@@ -11,8 +11,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi import comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.energy import tiles as energy_tiles
+from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.energy.parameters import EnergyParameters
 from nplm_mpi.models.network.parameters import BLOCK, NEVER
 from nplm_mpi.models.partition import Partition
@@ -135,7 +135,7 @@ def test_an_update_sends_what_the_documentation_says():
     for trained, extra in zip(mpi_run(2, train_on_ranks, drawn)[0], (h, 0), strict=True):
         assert trained.calls == {"allreduce_sum": 15, "allreduce_max": 1}
         assert trained.bytes["allreduce_sum"] == 8 * 5 * (K * (n - 1) * m + 2 * K + h * (K + m) + extra)
-        shape = ModelConfig(model="energy", per_word_v=not extra, order=n, features=m, hidden=h)
+        shape = EnergyConfig(per_word_v=not extra, order=n, features=m, hidden=h)
         assert trained.bytes["allreduce_sum"] == 5 * messages(shape, 13, K, 8, "three", Layout(1, 2)).bytes
 
 
@@ -150,7 +150,7 @@ def test_the_same_training_twice_gives_the_same_bits():
 @pytest.mark.parametrize("per_word_v", [False, True])
 @pytest.mark.parametrize("M", [2, 7, 40])
 def test_initialization_is_bitwise_the_same_for_every_number_of_ranks(M, per_word_v):
-    shape = ModelConfig(model="energy", per_word_v=per_word_v, order=3, features=2, hidden=3)
+    shape = EnergyConfig(per_word_v=per_word_v, order=3, features=2, hidden=3)
     V = BLOCK + 77
     log_unigram = np.log(np.arange(1, V + 1) / V)
 

@@ -12,8 +12,10 @@ import nplm_mpi
 from nplm_mpi import evaluate, export, neighbors, plan, sample, score, train
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import Config, ModelConfig, TrainingConfig
-from nplm_mpi.planning.costs import NETWORKS, Layout, memory_per_rank
+from nplm_mpi.models.energy.options import EnergyConfig
+from nplm_mpi.models.kinds import configure
+from nplm_mpi.planning.costs import Layout, memory_per_rank
+from nplm_mpi.planning.networks import NETWORKS
 from tests.commands import command, read_parameters, same_bits, succeed
 from tests.energy_oracle import EnergyNetwork
 
@@ -162,34 +164,34 @@ def test_export_writes_what_can_be_written_and_refuses_the_rest(run, tmp_path):
     [
         (dict(grid="1x2"), "--grid 1x2"),
         (dict(parallel="shared"), "--parallel shared"),
-        (dict(reproducible=True), "no --reproducible"),
+        (dict(reproducible=True), "--reproducible"),
         (dict(collectives="one"), "--collectives one"),
     ],
 )
 def test_ways_to_train_that_the_energy_model_does_not_have_are_refused(options, said):
     with pytest.raises(UserError, match=said):
-        Config(model=ModelConfig(model="energy"), training=TrainingConfig(**options))
+        configure(model="energy", **options)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(model="energy", direct=True), "--no-direct"),
-        (dict(per_word_v=True), "--model energy too"),
+        (dict(model="energy", direct=True), "--direct: an option of the paper's network"),
+        (dict(per_word_v=True), "--per-word-v: an option of the energy model; give --model energy"),
         (dict(model="energie"), "energy"),
         (dict(model="energy", hidden=0), "--hidden"),
     ],
 )
 def test_shapes_that_make_no_energy_model_are_refused(options, said):
     with pytest.raises(UserError, match=said):
-        ModelConfig(**options)
+        configure(**options)
 
 
 def test_plan_predicts_for_it_in_one_row_with_its_own_messages(capsys):
     shape = ["--model", "energy", "--no-direct", "--per-word-v", "--order", 4, "--features", 6, "--hidden", 5]
     sizes = ["--vocabulary-words", 500, "--ranks", "1,4", "--batches", 16, "--network", "ethernet-10g"]
     plan.main(serial(), list(map(str, [*shape, *sizes])))
-    assert "h=5 energy model, v for each word, float32" in capsys.readouterr().out
+    assert "energy model n=4 m=6 h=5 v for each word, float32" in capsys.readouterr().out
     plan.main(serial(), list(map(str, [*shape, *sizes, "--json"])))
     alone, four = json.loads(capsys.readouterr().out)["candidates"]
     assert (alone["layout"], four["layout"]) == ("1x1", "1x4")
@@ -198,5 +200,5 @@ def test_plan_predicts_for_it_in_one_row_with_its_own_messages(capsys):
     assert four["bytes_per_update"] == 4 * 16 * 3 * 6 + 8 * 2 * 16 + 4 * 5 * (16 + 6)
     talking = sum(NETWORKS["ethernet-10g"].allreduce(4, size) for size in (1152, 256, 440))
     assert four["communication"] * 16 / four["words_per_second"] == pytest.approx(talking)
-    small = ModelConfig(model="energy", per_word_v=True, order=4, features=6, hidden=5)
+    small = EnergyConfig(per_word_v=True, order=4, features=6, hidden=5)
     assert four["bytes_per_rank"] == memory_per_rank(small, 500, 16, 4, Layout(1, 4))

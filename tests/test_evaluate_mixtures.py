@@ -9,7 +9,7 @@ import pytest
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import CorpusConfig
+from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import load
 from nplm_mpi.evaluate import main
 from nplm_mpi.ngram import __main__ as ngram_command

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nplm_mpi import comm as communication
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import TrainingConfig, parse_grid
+from nplm_mpi.config.training import TrainingConfig, parse_grid
 from nplm_mpi.machine.simd import whole_vectors
 from nplm_mpi.models.network.grid import Grid, distinct
 from tests.mpi import Finished, mpi_command, mpi_run

@@ -38,6 +38,7 @@ INSIDE_MODELS = {
     "network": {"interface", "partition", "replicas", "optimizers", "outputs"},
     "energy": {"interface", "partition", "replicas", "optimizers", "outputs", "network"},
     "deep": {"interface", "partition", "replicas", "optimizers", "outputs", "network"},
+    "kinds": {"interface", "network", "energy", "deep"},
     "distribution": {"interface", "partition", "network", "energy", "deep"},
 }
 # Imports that run back up, each until what it stands for has moved.

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.shared_sums import SharedSums
 from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.network.rapid import RapidModel
 from nplm_mpi.models.network.reproducible import ReproducibleModel, partition_in_blocks
 from nplm_mpi.models.network.threads import ThreadedModel
 from nplm_mpi.models.partition import Partition
 
-V, SHAPE = 150, ModelConfig(order=3, features=2, hidden=3)
+V, SHAPE = 150, NetworkConfig(order=3, features=2, hidden=3)
 WAYS = {
     "plain": lambda p, K: Model(serial(), p, K),
     "the paper's schedule": lambda p, K: Model(serial(), p, K, collectives="paper"),

@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.planning.costs import PROCESS_BYTES, Layout, memory_per_rank
 from tests.commands import command_here
 from tests.faults import OPTIONS
@@ -39,7 +39,7 @@ def test_train_warns_before_it_begins_when_memory_will_not_suffice(kind, free, t
 @pytest.mark.parametrize("K", [1, 32, 200])
 @pytest.mark.parametrize("per_word_v", [False, True])
 def test_the_memory_that_is_announced_is_what_an_energy_model_holds(per_word_v, K, dtype):
-    shape = ModelConfig(model="energy", per_word_v=per_word_v, order=4, features=24, hidden=40)
+    shape = EnergyConfig(per_word_v=per_word_v, order=4, features=24, hidden=40)
     V = 3000
     model = new_model(serial(), shape, V, dtype, K)
     model.parameters.initialize(1)

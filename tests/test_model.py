@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi import comm
-from nplm_mpi.config.run import ModelConfig
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.parameters import BLOCK, NEVER, Parameters
 from nplm_mpi.models.partition import Partition
 from tests.mpi import mpi_run
@@ -262,7 +262,7 @@ def test_the_same_training_twice_gives_the_same_bits(M):
 @pytest.mark.parametrize("align", [1, 16])
 @pytest.mark.parametrize("M", [2, 3, 7, 40])
 def test_initialization_is_bitwise_the_same_for_every_number_of_ranks(M, align, dtype):
-    shape, V = ModelConfig(order=3, features=2, hidden=3, direct=True), 2 * BLOCK + 77
+    shape, V = NetworkConfig(order=3, features=2, hidden=3, direct=True), 2 * BLOCK + 77
     log_unigram = np.log(np.arange(1, V + 1) / V)
 
     def initialized(rank: int, ranks: int) -> Parameters:
@@ -279,7 +279,7 @@ def test_initialization_is_bitwise_the_same_for_every_number_of_ranks(M, align, 
 
 
 def test_every_weight_is_initialized_at_random_and_the_seed_decides():
-    shape, V = ModelConfig(order=3, features=4, hidden=5, direct=True), 50
+    shape, V = NetworkConfig(order=3, features=4, hidden=5, direct=True), 50
 
     def weights(seed: int) -> np.ndarray:
         p = Parameters(shape, V, Partition(V, 1), 0, "float64")

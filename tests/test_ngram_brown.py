@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nplm_mpi.config.run import CorpusConfig
+from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import load
 from nplm_mpi.ngram import arpa, classes, interpolated, kneser_ney
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from nplm_mpi import comm as communication
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.models.network.grid import distinct
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.plan import positive_numbers
 from nplm_mpi.planning.costs import (
     Layout,
@@ -23,7 +23,7 @@ from nplm_mpi.planning.predicting import Prediction, best_layouts, predict, reco
 from tests.mpi import launch, mpi_command, mpi_run
 from tests.ranks import Setting, build
 
-AP = ModelConfig(order=6, features=100, hidden=60, direct=True)
+AP = NetworkConfig(order=6, features=100, hidden=60, direct=True)
 
 
 def traffic_of_an_update(settings: list[Setting]) -> list[tuple[int, int]]:
@@ -48,7 +48,7 @@ def traffic_of_an_update(settings: list[Setting]) -> list[tuple[int, int]]:
 def test_calls_and_bytes_are_those_that_the_communicator_counts(layout, K):
     schedules = ("one", "two", "paper")
     settings = [Setting(V=50, n=4, m=3, h=5, K=K, collectives=c, grid=str(layout)) for c in schedules]
-    shape = ModelConfig(order=4, features=3, hidden=5, direct=True)
+    shape = NetworkConfig(order=4, features=3, hidden=5, direct=True)
     touched = len(distinct(settings[0].batches()[0][0])[0])
     expected = []
     for collectives in schedules:
@@ -101,7 +101,7 @@ def test_a_warning_comes_before_memory_runs_out():
 
 
 def test_predictions_count_computing_and_communication():
-    profile = Profile(communication.serial(), ModelConfig(order=3, features=4, hidden=5), "float32")
+    profile = Profile(communication.serial(), NetworkConfig(order=3, features=4, hidden=5), "float32")
     slow = Link(latency=1.0, bandwidth=1e12)
     alone = predict(profile, slow, "float32", 100, 1000, 4, Layout(1, 1), "one")
     two = predict(profile, slow, "float32", 100, 1000, 4, Layout(1, 2), "one")
@@ -131,7 +131,7 @@ def test_between_machines_an_update_is_measured_together_with_its_sum():
 
         def barrier(self): ...
 
-    shape, layout = ModelConfig(order=3, features=4, hidden=5), Layout(1, 2)
+    shape, layout = NetworkConfig(order=3, features=4, hidden=5), Layout(1, 2)
     free, dear = (Measured(2, (4, 1 << 20), (seconds, seconds)) for seconds in (0.0, 5.0))
     found = [
         Profile(Pretending(), shape, "float32", False, network).update_seconds(100, 1, layout)

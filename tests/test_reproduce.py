@@ -10,8 +10,8 @@ import pytest
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import read_yaml
 from nplm_mpi.corpus import load
+from nplm_mpi.models.kinds import read_yaml
 from nplm_mpi.reproduce import __main__ as command
 from nplm_mpi.reproduce import report, rows
 from nplm_mpi.reproduce.__main__ import main

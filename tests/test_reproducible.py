@@ -7,7 +7,7 @@ import pytest
 
 from nplm_mpi import comm as communication
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import Config
+from nplm_mpi.models.kinds import configure
 from nplm_mpi.models.network.reproducible import BLOCKS, block_rows, partition_in_blocks
 from nplm_mpi.storage.saving import open_model
 from tests.mpi import mpi_run
@@ -105,5 +105,5 @@ def test_more_ranks_than_blocks_and_other_orders_of_summing_are_refused():
     with pytest.raises(UserError, match="at most 32"):
         partition_in_blocks(1000, 33)
     for option in ({"collectives": "paper"}, {"collectives": "two"}, {"grid": "2x2", "batch": 4}):
-        with pytest.raises(UserError, match="or --reproducible"):
-            Config().replace(reproducible=True, **option)
+        with pytest.raises(UserError, match="--reproducible does not go with"):
+            configure(reproducible=True, **option)

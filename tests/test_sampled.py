@@ -10,7 +10,7 @@ from nplm_mpi import comm as communication
 from nplm_mpi import evaluate, train
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import Config, ModelConfig, TrainingConfig
+from nplm_mpi.models.kinds import configure
 from nplm_mpi.models.outputs import sampled
 from nplm_mpi.models.outputs.proposal import Proposal
 from nplm_mpi.models.outputs.sampled import SampledUpdates
@@ -190,11 +190,11 @@ def test_training_from_samples_comes_near_to_exact_training_and_resumes_to_the_b
 
 
 def test_the_deep_network_is_not_trained_from_samples():
-    with pytest.raises(UserError, match="--softmax: not with --model deep"):
-        Config(model=ModelConfig(model="deep"), training=TrainingConfig(softmax="sampled"))
+    with pytest.raises(UserError, match="--model deep does not go with --softmax sampled"):
+        configure(model="deep", softmax="sampled")
 
 
 @pytest.mark.parametrize("options", [dict(grid="2x1", batch=4), dict(parallel="shared"), dict(threads=2)])
 def test_ways_to_train_that_do_not_go_with_sampling_are_refused(options):
     with pytest.raises(UserError, match="--softmax sampled does not go with"):
-        TrainingConfig(softmax="sampled", **options)
+        configure(softmax="sampled", **options)

@@ -9,8 +9,9 @@ import pytest
 
 from nplm_mpi import comm as communication
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import ModelConfig, TrainingConfig
+from nplm_mpi.models.kinds import configure
 from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.shared import Loss, SharedModel
 from tests.mpi import default_launcher, mpi_command, mpi_run
 from tests.ranks import Setting
@@ -18,7 +19,7 @@ from tests.ranks import Setting
 
 def build(setting: Setting, comm: communication.Comm) -> tuple[SharedModel, Model]:
     """A shared model with the setting's initial parameters, and the exact one on a single rank."""
-    shape = ModelConfig(order=setting.n, features=setting.m, hidden=setting.h, direct=setting.direct)
+    shape = NetworkConfig(order=setting.n, features=setting.m, hidden=setting.h, direct=setting.direct)
     shared = SharedModel(comm, shape, setting.V, setting.dtype, setting.K, setting.decay)
     exact = SharedModel(communication.serial(), shape, setting.V, setting.dtype, setting.K).alone
     exact.decay = setting.decay
@@ -154,7 +155,7 @@ def test_ranks_on_several_machines_are_refused():
 
 def test_a_grid_of_ranks_that_share_memory_is_refused():
     with pytest.raises(UserError, match="ranks that share memory form no grid"):
-        TrainingConfig(grid="1x2", parallel="shared")
+        configure(grid="1x2", parallel="shared")
 
 
 def test_nothing_intended_is_nothing_lost():

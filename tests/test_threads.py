@@ -7,7 +7,7 @@ import pytest
 
 from nplm_mpi import comm as communication
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import Config
+from nplm_mpi.models.kinds import configure
 from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.network.threads import ThreadedModel, check_threads
 from nplm_mpi.models.partition import Partition
@@ -75,7 +75,7 @@ def test_more_threads_than_cores_are_refused_with_what_would_do():
 )
 def test_threads_go_with_one_row_of_ranks(other):
     with pytest.raises(UserError, match="--threads 2 does not go with"):
-        Config().replace(threads=2, **other)
+        configure(threads=2, **other)
 
 
 def test_a_slice_given_to_threads_is_the_same_however_often_it_is_tried():

@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from nplm_mpi.config.run import Config, preset
+from nplm_mpi.config.presets import preset
+from nplm_mpi.models.kinds import configure
 from tests.commands import (
     DATA,
     command,
@@ -256,7 +257,7 @@ def test_presets_set_what_the_paper_used_and_options_beside_them_win(tmp_path, p
 @pytest.mark.parametrize("name", ["mlp1", "mlp3", "mlp5", "mlp7", "mlp9", "ap"])
 def test_presets_of_the_paper_run_the_papers_algorithm(name):
     """Section 3.2 and 4: stochastic ascent by example in the text's order, all of the softmax."""
-    config = Config().replace(**preset(name))
+    config = configure(**preset(name))
     settings = config.training
     assert (config.model.model, settings.softmax, settings.parallel) == ("network", "exact", "vocabulary")
     assert (settings.lr, settings.lr_decay, settings.schedule, settings.warmup) == (1e-3, 1e-8, "decay", 0)
@@ -272,7 +273,7 @@ def test_the_papers_algorithm_uses_nothing_of_the_deep_network():
     )
     finished = launch([sys.executable, "-c", code])
     assert finished.returncode == 0, tail(finished)
-    assert set(ast.literal_eval(finished.stdout)) <= {"nplm_mpi.models.deep", "nplm_mpi.config.deep"}
+    assert set(ast.literal_eval(finished.stdout)) <= {"nplm_mpi.models.deep"}
 
 
 def test_the_speed_counts_what_was_trained_since_and_not_the_compilation(tmp_path):

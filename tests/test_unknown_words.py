@@ -10,9 +10,9 @@ import nplm_mpi
 from nplm_mpi import ngram, score, train
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.energy.scorer import EnergyScorer
 from nplm_mpi.scoring.adapting import AdaptingModel
 from nplm_mpi.scoring.language_model import LanguageModel
@@ -24,7 +24,7 @@ TEXT = "the cat sees the dog\na dog eats the cat\n" * 30 + "the bird sings\n"
 
 def by_hand() -> LanguageModel:
     """Two words, features 0 and 1, v = -1, no biases: E = -tanh(C(i) + C(w)), w the word before."""
-    model = new_model(serial(), ModelConfig(model="energy", order=2, features=1, hidden=1), 2, "float64")
+    model = new_model(serial(), EnergyConfig(order=2, features=1, hidden=1), 2, "float64")
     p = model.parameters
     p.C[:, 0], p.H[:], p.shared_v[:] = [0, 1], 1, -1
     return LanguageModel("by hand", EnergyScorer(model, Vocabulary(["a", "b"], [3, 5]), serial()))

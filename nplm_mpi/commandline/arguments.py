@@ -10,7 +10,14 @@ from typing import Any, NoReturn
 
 from nplm_mpi import __version__
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import PRESETS, SECTIONS, Config, preset, read_yaml
+from nplm_mpi.config.corpus import CorpusConfig
+from nplm_mpi.config.models import ModelConfig
+from nplm_mpi.config.options import flag as flag_named
+from nplm_mpi.config.output import OutputConfig
+from nplm_mpi.config.presets import PRESETS, preset
+from nplm_mpi.config.run import Config
+from nplm_mpi.config.training import TrainingConfig
+from nplm_mpi.models.kinds import KINDS, configure, read_yaml
 
 
 class Parser(argparse.ArgumentParser):
@@ -143,18 +150,13 @@ def refuse_idle(arguments: Any, rules: Iterable[Idle], given: Iterable[str] | No
     for rule in rules:
         idle = sorted(set(rule.names) & set(given))
         if idle and rule.where(arguments):
-            flag = flags.get(idle[0], flag_of(idle[0]))
+            flag = flags.get(idle[0], flag_named(idle[0]))
             why = (
                 f"without {rule.without}; give that too, or leave out {flag}"
                 if rule.without
                 else f"beside {rule.beside}; leave out one of them"
             )
             raise UserError(f"{flag} does nothing {why}")
-
-
-def flag_of(name: str) -> str:
-    """An option as it is typed."""
-    return "--" + name.replace("_", "-")
 
 
 def add_options(
@@ -170,14 +172,19 @@ def add_options(
     plain : mapping, optional
         Where a run without options has other values than the fields' defaults.
     """
-    group = parser.add_argument_group((section.__doc__ or "").strip().splitlines()[0].rstrip("."))
+    group = _group(parser, section)
     for field in dataclasses.fields(section):
         if names is None or field.name in names:
             _add_option(group, field, (plain or {}).get(field.name, field.default))
 
 
+def _group(parser: argparse.ArgumentParser, section: type) -> Any:
+    """Where a section's options stand in the help."""
+    return parser.add_argument_group((section.__doc__ or "").strip().splitlines()[0].rstrip("."))
+
+
 def _add_option(group: Any, field: dataclasses.Field, plain: Any) -> None:
-    flag = flag_of(field.name)
+    flag = flag_named(field.name)
     text, kind = field.metadata["help"].replace("%", "%%"), type(field.default)
     common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
     if "flags" in field.metadata:
@@ -224,9 +231,9 @@ def describe_preset(name: str) -> str:
     options = []
     for option, value in preset(name).items():
         if isinstance(value, bool):
-            options.append(flag_of(option) if value else flag_of(f"no_{option}"))
+            options.append(flag_named(option) if value else flag_named(f"no_{option}"))
         else:
-            options.append(f"{flag_of(option)} {value}")
+            options.append(f"{flag_named(option)} {value}")
     # Wrapped as argparse wraps what stands above.
     columns = shutil.get_terminal_size().columns - 2
     text = f"  {name}: {' '.join(options)}"
@@ -257,10 +264,33 @@ def add_preset_options(parser: Parser, default_preset: str) -> None:
 
 
 def add_config_options(parser: Parser, default_preset: str) -> None:
-    """Add ``--preset``, ``--config`` and an option for every field of :class:`Config`."""
+    """Add ``--preset``, ``--config`` and an option for every field of every section, and of every kind."""
     add_preset_options(parser, default_preset)
-    for section in SECTIONS.values():
-        add_options(parser, section, plain=preset(default_preset))
+    plain = preset(default_preset)
+    add_options(parser, CorpusConfig, plain=plain)
+    add_model_options(parser, plain)
+    add_options(parser, TrainingConfig, plain=plain)
+    add_options(parser, OutputConfig, plain=plain)
+
+
+def add_model_options(parser: Parser, plain: Mapping[str, Any]) -> None:
+    """Add ``--model`` and the options of all kinds, then those that each has of its own."""
+    kinds = "; ".join(f"{name}: {kind.summary}" for name, kind in KINDS.items())
+    group, done = _group(parser, ModelConfig), {"model"}
+    group.add_argument(
+        "--model",
+        metavar=f"{{{','.join(KINDS)}}}",
+        default=argparse.SUPPRESS,
+        help=f"kind of model: {kinds}" + shown_default(plain.get("model", next(iter(KINDS))), ""),
+    )
+    for field in dataclasses.fields(ModelConfig):
+        if field.name not in done:
+            _add_option(group, field, plain.get(field.name, field.default))
+            done.add(field.name)
+    for kind in KINDS.values():
+        own = [field.name for field in dataclasses.fields(kind.options) if field.name not in done]
+        add_options(parser, kind.options, own, plain)
+        done |= set(own)
 
 
 def build_config(arguments: argparse.Namespace, default_preset: str, started: Config | None = None) -> Config:
@@ -268,14 +298,15 @@ def build_config(arguments: argparse.Namespace, default_preset: str, started: Co
 
     ``started`` is that of a run to be continued: it holds where the arguments are silent.
     """
-    given = vars(arguments)
-    names = {field.name for section in SECTIONS.values() for field in dataclasses.fields(section)}
-    explicit = {name: as_field(value) for name, value in given.items() if name in names}
-    base = read_yaml(arguments.config) if arguments.config else started or Config()
-    chosen = arguments.preset or ("" if arguments.config or started else default_preset)
-    config = base.replace(**{**(preset(chosen) if chosen else {}), **explicit})
-    if not started:
-        config.deep.refuse_idle_options()
+    sections = (CorpusConfig, TrainingConfig, OutputConfig, *(kind.options for kind in KINDS.values()))
+    names = {field.name for section in sections for field in dataclasses.fields(section)}
+    explicit = {name: as_field(value) for name, value in vars(arguments).items() if name in names}
+    base = read_yaml(arguments.config) if arguments.config else started
+    chosen = arguments.preset or ("" if base else default_preset)
+    config = configure(base, **{**(preset(chosen) if chosen else {}), **explicit})
+    idle = None if started else config.model.idle_option()
+    if idle:
+        raise UserError(idle)
     refuse_idle(config, IDLE_SETTINGS, explicit)
     refuse_idle_corpus_options(config.corpus, explicit)
     return config
@@ -285,13 +316,13 @@ def corpus_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What was given of the options of a text."""
     return {
         field.name: as_field(getattr(arguments, field.name))
-        for field in dataclasses.fields(SECTIONS["corpus"])
+        for field in dataclasses.fields(CorpusConfig)
         if field.name in arguments.given
     }
 
 
 def refuse_idle_corpus_options(config: Any, given: Iterable[str]) -> None:
-    """As :func:`refuse_idle` for a :class:`nplm_mpi.config.run.CorpusConfig`."""
+    """As :func:`refuse_idle` for a :class:`nplm_mpi.config.corpus.CorpusConfig`."""
     refuse_idle(config, IDLE_CORPUS_OPTIONS, given)
 
 
@@ -321,7 +352,7 @@ IDLE_SETTINGS = (
     ),
     Idle(
         ("beta1", "beta2"),
-        lambda config: config.is_deep and config.deep.optimizer != "adam",
+        lambda config: config.training.optimizer != "adam",
         without="--optimizer adam",
     ),
 )

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import CorpusConfig
+from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus.text import LINE_END
 from nplm_mpi.corpus.treatment import symbols, treat
 from nplm_mpi.corpus.vocabulary import BOS, EOS, UNK, Vocabulary, arrange, read_vocabulary_file

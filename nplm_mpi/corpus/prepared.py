@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.run import CorpusConfig
+from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import cache
 from nplm_mpi.corpus.building import TypeCounts, build_vocabulary, given_words, nothing_left, reserved_words
 from nplm_mpi.corpus.sources import Source, file_source, find_source

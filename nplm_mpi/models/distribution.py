@@ -1,8 +1,9 @@
 """How a model is dealt to the ranks: one row, a grid, or memory shared by all."""
 
+from typing import Any
+
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.simd import VECTOR_BYTES
 from nplm_mpi.models.energy.model import EnergyModel
 from nplm_mpi.models.energy.parameters import EnergyParameters
@@ -20,7 +21,7 @@ from nplm_mpi.training.balance import SPARE
 
 def new_model(
     comm: Comm,
-    shape: ModelConfig,
+    shape: Any,
     V: int,
     dtype: str,
     batch: int = 1,

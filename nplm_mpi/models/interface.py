@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nplm_mpi.comm import Comm
+from nplm_mpi.config import models
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Tensor:
 class AnyParameters(Protocol):
     """A model's numbers on one rank; see :class:`nplm_mpi.models.network.parameters.Parameters`."""
 
-    shape: Any  # ModelConfig, or a class with its own order, features and columns
+    shape: Any  # of the kind's class of ModelConfig
     V: int
     dtype: np.dtype
     start: int
@@ -71,3 +72,7 @@ class AnyModel(Protocol):
     def progress(self) -> dict[str, Any]: ...
 
     def go_on_from(self, progress: Mapping[str, Any]) -> None: ...
+
+
+class Kind(models.Kind, Protocol):
+    """What a kind of model announces; a module in its folder, listed in :mod:`nplm_mpi.models.kinds`."""

@@ -26,7 +26,7 @@ from nplm_mpi.commandline.arguments import (
 )
 from nplm_mpi.commandline.streams import print_json, report
 from nplm_mpi.commandline.tables import print_table
-from nplm_mpi.config.run import CorpusConfig
+from nplm_mpi.config.corpus import CorpusConfig
 
 if TYPE_CHECKING:
     from nplm_mpi.corpus import Corpus

@@ -4,8 +4,8 @@ Formulas only; :mod:`nplm_mpi.planning.measure` measures, :mod:`nplm_mpi.plan` p
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.simd import example_columns, whole_vectors
 from nplm_mpi.models.energy.kernels import CONTEXTS
 from nplm_mpi.models.energy.model import CHUNK
@@ -48,7 +48,7 @@ class Messages:
 
 
 def messages(
-    shape: ModelConfig, V: int, K: int, itemsize: int, collectives: str, layout: Layout, touched: int = 0
+    shape: Any, V: int, K: int, itemsize: int, collectives: str, layout: Layout, touched: int = 0
 ) -> Messages:
     """What one update of K examples sends, with D columns of O and k = ceil(K/R) examples per row,
     rounded up to whole vector registers unless that is few (:func:`nplm_mpi.machine.simd.is_few`).
@@ -98,7 +98,7 @@ def messages(
     return Messages(*(tuple(itemsize * n for n in group) for group in (row, column, gathered)))
 
 
-def memory_per_rank(shape: ModelConfig, V: int, K: int, itemsize: int, layout: Layout) -> float:
+def memory_per_rank(shape: Any, V: int, K: int, itemsize: int, layout: Layout) -> float:
     """Bytes that the largest rank needs: parameters, the update's arrays, and the process itself."""
     rows, k = Partition(V, layout.columns).count(0), -(-K // layout.rows)
     if shape.model == "energy":

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from nplm_mpi.comm import Comm, serial
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.shared_sums import SharedSums
 from nplm_mpi.machine.simd import whole_vectors
 from nplm_mpi.models.energy.model import EnergyModel
@@ -76,7 +76,7 @@ class Profile:
     """
 
     comm: Comm
-    shape: ModelConfig
+    shape: Any
     dtype: str
     shared_memory: bool = True
     network: Measured | None = None

@@ -12,7 +12,7 @@ import numpy as np
 from nplm_mpi import __version__
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import one_line, replacing
-from nplm_mpi.config.run import preset
+from nplm_mpi.config.presets import preset
 from nplm_mpi.reproduce.rows import SETTINGS, Row
 from nplm_mpi.reproduce.verdicts import Results, Verdict
 

@@ -15,8 +15,11 @@ from nplm_mpi import train
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import one_line, replacing
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import Config, CorpusConfig, OutputConfig, preset, write_yaml
+from nplm_mpi.config.corpus import CorpusConfig
+from nplm_mpi.config.presets import preset
+from nplm_mpi.config.run import Config, write_yaml
 from nplm_mpi.corpus import Corpus, open_prepared, prepare
+from nplm_mpi.models.kinds import configure
 from nplm_mpi.ngram import (
     InterpolatedModel,
     NgramModel,
@@ -145,8 +148,8 @@ class Work:
         """Everything that a network row's run is."""
         options = {**preset(row.preset), **{**SETTINGS, **OURS}[row.settings]}
         options.pop("treatment", None)  # the corpus is the table's
-        base = Config(corpus=self.corpus_config, output=OutputConfig(checkpoint_every=CHECKPOINTS))
-        return base.replace(**options)
+        config = configure(**options, checkpoint_every=CHECKPOINTS)
+        return dataclasses.replace(config, corpus=self.corpus_config)
 
     def _network(self, row: Row) -> Result:
         run = self.out / "runs" / row.name

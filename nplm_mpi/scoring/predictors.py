@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import CorpusConfig, build_section
+from nplm_mpi.config.corpus import CorpusConfig
+from nplm_mpi.config.options import build_section
 from nplm_mpi.corpus import Corpus, Vocabulary
 from nplm_mpi.corpus.examples import Examples
 from nplm_mpi.ngram import frequency_bins, is_ngram_file, load, score_range

@@ -11,6 +11,7 @@ from nplm_mpi.config.run import Config
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.models.deep.building import new_deep_model
 from nplm_mpi.models.deep.model import DeepModel
+from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.distribution import new_model
 from nplm_mpi.models.interface import AnyModel, AnyParameters, Tensor
 from nplm_mpi.storage import saving as checkpoint
@@ -110,7 +111,7 @@ def load_model(
     file = checkpoint.open_model(path)
     shape, V = file.config.model, len(file.vocabulary_words)
     dtype = file.config.training.dtype
-    if file.config.is_deep:
+    if isinstance(shape, DeepConfig):
         model: AnyModel = new_deep_model(comm, file.config, V, training=training)
     else:
         model = new_model(

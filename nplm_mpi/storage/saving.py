@@ -28,8 +28,7 @@ from nplm_mpi.base import files
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import Closing
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.deep import DeepShape
-from nplm_mpi.config.run import Config
+from nplm_mpi.models.kinds import from_dict
 from nplm_mpi.storage import safe_hdf5
 
 FORMAT, VERSION = "nplm-mpi", 1
@@ -254,34 +253,6 @@ def previous_name(path: str | os.PathLike) -> Path:
     return path.with_name(f"{path.stem}.prev{path.suffix}")
 
 
-def expected_shapes(config: Config, V: int) -> dict[str, tuple[int, ...]]:
-    """The paper's shapes of the parameters; W is missing without direct connections.
-
-    A deep network's are those of :meth:`nplm_mpi.config.deep.DeepShape.arrays`.
-    """
-    model = config.model
-    if model.model == "energy":
-        return {
-            "C": (V, model.features),
-            "H": (model.hidden, model.order * model.features),
-            "d": (model.hidden,),
-            "v": (V, model.hidden) if model.per_word_v else (model.hidden,),
-            "b": (V,),
-        }
-    if config.is_deep:
-        return DeepShape(model.order, model.features, model.hidden, config.deep).arrays(V)
-    shapes: dict[str, tuple[int, ...]] = {
-        "C": (V, model.features),
-        "H": (model.hidden, model.inputs),
-        "d": (model.hidden,),
-        "U": (V, model.hidden),
-        "b": (V,),
-    }
-    if model.direct:
-        shapes["W"] = (V, model.inputs)
-    return shapes
-
-
 class Model(Closing):
     """An open model file, checked against its configuration; a context manager.
 
@@ -316,7 +287,7 @@ class Model(Closing):
             raise ValueError("is not a model file: attribute format is not nplm-mpi")
         if attributes.get("version") != VERSION:
             raise ValueError(f"has format version {attributes.get('version')}, this program reads {VERSION}")
-        self.config = Config.from_dict(attributes["config"], "configuration")
+        self.config = from_dict(attributes["config"], "configuration")
         self.training = attributes.get("training/state")
         if not isinstance(self.training, dict | None):
             raise ValueError("attribute state is not a JSON object")
@@ -327,7 +298,7 @@ class Model(Closing):
         self.shapes = {name: place.shape for name, place in arrays.items()}
         expected = {
             f"parameters/{name}": (np.dtype(self.config.training.dtype), shape)
-            for name, shape in expected_shapes(self.config, len(words)).items()
+            for name, shape in self.config.model.arrays(len(words)).items()
         }
         expected["vocabulary_counts"] = (np.dtype(np.int64), (len(words),))
         found = {name for name in arrays if not name.startswith("training/")}

@@ -15,7 +15,8 @@ import numpy as np
 from nplm_mpi.base.errors import Stop
 from nplm_mpi.base.signals import EXIT_CODES, LEVELS, Signals
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import Config, parse_interval
+from nplm_mpi.config.output import parse_interval
+from nplm_mpi.config.run import Config
 from nplm_mpi.corpus import Corpus
 from nplm_mpi.corpus.examples import Examples, shuffle_key
 from nplm_mpi.models.interface import AnyModel

@@ -11,7 +11,10 @@ from typing import Any
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import one_line, replacing
-from nplm_mpi.config.run import SECTIONS, Config, OutputConfig, read_yaml, write_yaml
+from nplm_mpi.config.options import typed
+from nplm_mpi.config.output import OutputConfig
+from nplm_mpi.config.run import Config, write_yaml
+from nplm_mpi.models.kinds import read_yaml
 from nplm_mpi.storage import saving as checkpoint
 
 MAY_CHANGE = {"epochs", "patience", "grid", "threads", "balance", "corpus", "vocabulary", "valid", "test"}
@@ -203,13 +206,11 @@ def check_same_run(started: Config, asked: Config, out: str) -> None:
         Listing every difference.
     """
     differences = []
-    for section, kind in SECTIONS.items():
-        if section == "output":
-            continue
-        for field in fields(kind):
-            then, now = (getattr(getattr(config, section), field.name) for config in (started, asked))
-            if then != now and field.name not in MAY_CHANGE:
-                differences.append(f"--{field.name.replace('_', '-')} {show(then)}, not {show(now)}")
+    may_change = MAY_CHANGE | {field.name for field in fields(OutputConfig)}
+    now = asked.options()
+    for name, (then, _) in started.options().items():
+        if name in now and then != now[name][0] and name not in may_change:
+            differences.append(f"{typed(name, then)}, not {show(now[name][0])}")
     if differences:
         raise UserError(
             f"--resume: the run in {out} was started with {'; '.join(differences)}; "

@@ -16,10 +16,12 @@ from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.base.signals import Signals
 from nplm_mpi.base.wording import counted
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import Config, parse_grid
+from nplm_mpi.config.run import Config
+from nplm_mpi.config.training import parse_grid
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
 from nplm_mpi.corpus.examples import Examples
-from nplm_mpi.models.deep.building import model_bytes, new_deep_model, shape_of
+from nplm_mpi.models.deep.building import model_bytes, new_deep_model
+from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.distribution import check_processors, new_model
 from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.network.grid import shape_of_grid
@@ -179,8 +181,8 @@ def warn_of_memory(comm: Comm, config: Config, V: int) -> None:
     if settings.parallel == "shared":
         layout, on_node = Layout(1, 1), 1  # one copy for all
     itemsize = 4 if settings.dtype == "float32" else 8
-    if config.is_deep:
-        per_rank = PROCESS_BYTES + model_bytes(shape_of(config), V, settings.batch, itemsize, comm.size)
+    if isinstance(config.model, DeepConfig):
+        per_rank = PROCESS_BYTES + model_bytes(config, V, comm.size)
     else:
         per_rank = memory_per_rank(config.model, V, settings.batch, itemsize, layout)
     text = memory_warning(per_rank, on_node, float(psutil.virtual_memory().available))
@@ -191,7 +193,7 @@ def warn_of_memory(comm: Comm, config: Config, V: int) -> None:
 def build(comm: Comm, config: Config, V: int) -> AnyModel:
     """The model that the configuration asks for; for a single rank always one row. Collective."""
     settings = config.training
-    if config.is_deep:
+    if isinstance(config.model, DeepConfig):
         return new_deep_model(comm, config, V, training=True)
     return new_model(
         comm,
@@ -300,7 +302,7 @@ def slices(training: Training) -> dict[str, Any]:
 
 def count_parameters(config: Config, V: int) -> int:
     """Free parameters of the run's network."""
-    return (shape_of(config) if config.is_deep else config.model).count_parameters(V)
+    return config.model.count_parameters(V)
 
 
 def len_of_epoch(config: Config, corpus: Corpus) -> int:
@@ -312,20 +314,12 @@ def len_of_epoch(config: Config, corpus: Corpus) -> int:
 
 def describe(comm: Comm, config: Config, corpus: Corpus, compiling: float) -> list[str]:
     """The lines that open a run."""
-    shape, about, V = config.model, corpus.describe(), len(corpus.vocabulary)
-    if shape.model == "energy":
-        kind, rest = "energy model", "v for each word" if shape.per_word_v else "common v"
-    elif config.is_deep:
-        deep = config.deep
-        kind, rest = "deep network", f"{deep.layers} x {deep.activation}, {shape_of(config).inputs} inputs"
-    else:
-        kind, rest = "network", f"{'with' if shape.direct else 'without'} direct connections"
+    about, V = corpus.describe(), len(corpus.vocabulary)
     parts = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in corpus.parts.items())
     return [
         f"corpus {about['name']} as {about['text']}: {about['tokens']:,} tokens ({parts}), "
         f"{about['types']:,} types, V = {V:,} (merged: {about['merged_rule']})",
-        f"{kind} n={shape.order} m={shape.features} h={shape.hidden} {rest}: "
-        f"{count_parameters(config, V):,} parameters, {config.training.dtype}",
+        f"{config.model.describe()}: {count_parameters(config, V):,} parameters, {config.training.dtype}",
         f"{counted(comm.size, 'rank')} x {counted(config.training.threads, 'thread')} "
         f"on {os.cpu_count()} cores (numba {numba.__version__}); K={config.training.batch}",
         f"compiled code ready after {compiling:.1f} s",

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nplm_mpi.config.deep import DeepShape
 from nplm_mpi.machine.aligned import aligned_rows
 from nplm_mpi.models.deep import kernels
+from nplm_mpi.models.deep.options import DeepConfig
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Layers:
 
     Parameters
     ----------
-    shape : DeepShape
+    shape : DeepConfig
     K : int
     dtype : dtype
 
@@ -65,8 +65,8 @@ class Layers:
         What the output units see.
     """
 
-    def __init__(self, shape: DeepShape, K: int, dtype: np.dtype) -> None:
-        self.shape, deep = shape, shape.deep
+    def __init__(self, shape: DeepConfig, K: int, dtype: np.dtype) -> None:
+        self.shape = deep = shape
         self.kind = kernels.ACTIVATIONS[deep.activation]
 
         def matrix(columns: int) -> np.ndarray:
@@ -85,7 +85,7 @@ class Layers:
 
     def forward(self, small: dict[str, np.ndarray], K: int, drop: Dropout | None) -> None:
         """f of the first K examples from their x; with ``drop`` as in training."""
-        deep = self.shape.deep
+        deep = self.shape
         x = self.x[:K]
         if drop:
             drop(x, deep.dropout_features, 0)
@@ -114,7 +114,7 @@ class Layers:
         self, small: dict[str, np.ndarray], gradient: dict[str, np.ndarray], K: int, drop: Dropout
     ) -> None:
         """dL/dx and, into ``gradient``, those of the small tensors, from dL/df in ``df``; sums."""
-        deep, last = self.shape.deep, len(self.layers)
+        deep, last = self.shape, len(self.layers)
         da, du, spare = self.da[:K], self.du[:K], self.spare[:K]
         if self.shape.projected:
             df = self.df[:K]

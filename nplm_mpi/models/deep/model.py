@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.deep import DeepConfig, DeepShape
 from nplm_mpi.machine.aligned import aligned_rows
 from nplm_mpi.machine.simd import whole_vectors
 from nplm_mpi.models import optimizers
 from nplm_mpi.models.deep import kernels as deep_kernels
 from nplm_mpi.models.deep.layers import Dropout, Layers
+from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
 from nplm_mpi.models.network import kernels
 from nplm_mpi.models.network.model import CHUNK, RANGE_OF_S
@@ -50,17 +50,24 @@ class Learning:
         Weight decay: each update multiplies weights by 1 - rate x decay.
     seed : int
         Of dropout.
+    optimizer, beta1, beta2, clip, average
+        As in :class:`nplm_mpi.config.training.TrainingConfig`.
     """
 
     batch: int = 1
     decay: float = 0.0
     seed: int = 1
+    optimizer: str = "sgd"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    clip: float = 0.0
+    average: float = 0.0
 
 
 class _Outputs:
     """The arrays of the output layer for up to K examples; the letters are those of the kernels' legend."""
 
-    def __init__(self, shape: DeepShape, K: int, dtype: np.dtype) -> None:
+    def __init__(self, shape: DeepConfig, K: int, dtype: np.dtype) -> None:
         columns, D = whole_vectors(K, dtype.itemsize), shape.columns
         # What one Allreduce carries lies side by side: sums | N | R.
         self.payload = aligned_rows(2 + 2 * D, columns, dtype)
@@ -100,15 +107,15 @@ class DeepModel:
     def __init__(self, comm: Comm, parameters: DeepParameters, learning: Learning | None = None) -> None:
         self.comm = self.row = comm
         self.parameters, self.learning = parameters, learning or Learning()
-        self.deep: DeepConfig = parameters.shape.deep
+        self.deep: DeepConfig = parameters.shape
         p, deep, K = parameters, self.deep, self.learning.batch
         self.examples_per_update = self.batch = K
         self.Q = math.nan
         self.examples = self.steps = self.averagings = 0
         training = learning is not None
-        names = MOMENTS[deep.optimizer] if training else ()
+        names = MOMENTS[self.learning.optimizer] if training else ()
         self.moments = {name: p.empty_like() for name in names}
-        self.average = p.empty_like() if training and deep.average else None
+        self.average = p.empty_like() if training and self.learning.average else None
         self.slots = np.array(p.shape.slots, np.int64)
         rows = p.stop - p.start if training else 0
         self._E = aligned_rows(rows, whole_vectors(K, p.dtype.itemsize), p.dtype)
@@ -119,7 +126,7 @@ class DeepModel:
         width = p.O.shape[1] if deep.tied else p.shape.features
         self._features = np.zeros((held, width), p.dtype)
         self._touched = np.zeros(held, np.bool_)
-        self._G = aligned_rows(rows if deep.clip else 0, p.shape.columns, p.dtype)
+        self._G = aligned_rows(rows if self.learning.clip else 0, p.shape.columns, p.dtype)
         self._none = np.zeros((0, p.O.shape[1]), p.dtype)
         self._pending: tuple[np.ndarray, optimizers.Step] | None = None
         self._layers: Layers | None = None
@@ -217,12 +224,19 @@ class DeepModel:
 
     def _step(self, step: np.ndarray, K: int, rate: float) -> None:
         """One step of the optimizer for everything but O, whose step becomes pending."""
-        p, deep = self.parameters, self.deep
-        factor = 1.0 if deep.optimizer == "sgd" else 1 / K
-        if deep.clip:
-            factor *= min(1.0, deep.clip / max(self._norm(step) / K, 1e-30))
+        p, learning = self.parameters, self.learning
+        factor = 1.0 if learning.optimizer == "sgd" else 1 / K
+        if learning.clip:
+            factor *= min(1.0, learning.clip / max(self._norm(step) / K, 1e-30))
         take = optimizers.Step(
-            deep.optimizer, rate, self.learning.decay, deep.beta1, deep.beta2, self.steps, p.dtype, factor
+            learning.optimizer,
+            rate,
+            learning.decay,
+            learning.beta1,
+            learning.beta2,
+            self.steps,
+            p.dtype,
+            factor,
         )
         m, v = self._moment("m"), self._moment("v")
         for name, w in p.small.items():
@@ -232,7 +246,7 @@ class DeepModel:
             optimizers.take(
                 take.kind, take.numbers, g, w, m_, v_, 0 if p.small[name].ndim > 1 else w.shape[1]
             )
-        if not deep.tied:
+        if not self.deep.tied:
             deep_kernels.step_touched(
                 p.table, self._features, self._touched, take.kind, take.numbers, m.table, v.table
             )
@@ -278,7 +292,7 @@ class DeepModel:
             return
         self.flush()
         # At the beginning the average of few; later with the memory that was asked for.
-        memory = min(self.deep.average**AVERAGED_EVERY, self.averagings / (10 + self.averagings))
+        memory = min(self.learning.average**AVERAGED_EVERY, self.averagings / (10 + self.averagings))
         for average, w in self.average.pairs(self.parameters):
             deep_kernels.approach(average, w, self.parameters.dtype.type(1 - memory))
         self.averagings += 1

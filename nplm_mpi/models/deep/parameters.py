@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from nplm_mpi.config.deep import DeepShape
 from nplm_mpi.machine.aligned import aligned_rows
+from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.interface import Tensor
 from nplm_mpi.models.network.parameters import NEVER, random_rows
 from nplm_mpi.models.partition import Partition
@@ -22,7 +22,7 @@ class DeepParameters:
 
     Parameters
     ----------
-    shape : DeepShape
+    shape : DeepConfig
     V : int
     partition : Partition
     rank : int
@@ -36,19 +36,19 @@ class DeepParameters:
     theta : (N,) array
         All small tensors end to end.
     small : dict of str to array
-        Views of ``theta`` by name, see :meth:`DeepShape.replicated`.
+        Views of ``theta`` by name, see :meth:`DeepConfig.replicated`.
     scale : float
         1: unlike those of the paper's network, weights are what the arrays hold.
     """
 
     scale = 1.0
 
-    def __init__(self, shape: DeepShape, V: int, partition: Partition, rank: int, dtype: str) -> None:
+    def __init__(self, shape: DeepConfig, V: int, partition: Partition, rank: int, dtype: str) -> None:
         self.shape, self.V, self.partition, self.rank = shape, V, partition, rank
         self.dtype = np.dtype(dtype)
         self.start, self.stop = partition.start(rank), partition.stop(rank)
         self.O = aligned_rows(self.stop - self.start, shape.columns, self.dtype)
-        self.table = np.zeros((0 if shape.deep.tied else V, shape.features), self.dtype)
+        self.table = np.zeros((0 if shape.tied else V, shape.features), self.dtype)
         sizes = {name: int(np.prod(lengths)) for name, lengths in shape.replicated().items()}
         self.theta = aligned_rows(1, sum(sizes.values()), self.dtype)[0]
         self.small = self.views(self.theta)
@@ -79,14 +79,14 @@ class DeepParameters:
                 target[:] = 1 if name.startswith("gain") else 0
                 continue
             rows, columns = target.shape
-            paper = shape.deep.init == "paper"
+            paper = shape.init == "paper"
             bound = np.sqrt(1 / columns if paper else 6 / (rows + columns))
             random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, stream])))
             target[:] = random.uniform(-bound, bound, (rows, columns))
         for start, rows in random_rows(seed, "C", 0, len(self.table), shape.features):
             self.table[start : start + len(rows)] = rows * FEATURES
-        tensor = "C" if shape.deep.tied else "O"
-        bound = FEATURES if shape.deep.tied else 1 / np.sqrt(shape.columns - 1)
+        tensor = "C" if shape.tied else "O"
+        bound = FEATURES if shape.tied else 1 / np.sqrt(shape.columns - 1)
         for start, rows in random_rows(seed, tensor, self.start, self.stop, shape.columns - 1):
             mine = slice(start - self.start, start - self.start + len(rows))
             self.O[mine, 1 : shape.columns] = rows * bound
@@ -107,12 +107,12 @@ class DeepParameters:
     @property
     def C(self) -> np.ndarray:
         """The word features that this rank holds: all, or with tied features those of its own words."""
-        return self.U if self.shape.deep.tied else self.table
+        return self.U if self.shape.tied else self.table
 
     @property
     def first_word(self) -> int:
         """The word of the first row of :attr:`C`."""
-        return self.start if self.shape.deep.tied else 0
+        return self.start if self.shape.tied else 0
 
     def pairs(self, other: "DeepParameters") -> list[tuple[np.ndarray, np.ndarray]]:
         """The arrays that hold everything, each beside that of ``other``, all with two dimensions."""
@@ -124,7 +124,7 @@ class DeepParameters:
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters by name, in the order of a file."""
-        tied = self.shape.deep.tied
+        tied = self.shape.tied
         found = {"C": Tensor(self.U, own_rows=True) if tied else Tensor(self.table)}
         found |= {name: Tensor(array, weight=array.ndim > 1) for name, array in self.small.items()}
         if not tied:

@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.aligned import aligned_rows
 from nplm_mpi.machine.simd import VECTOR_BYTES
 from nplm_mpi.models.energy import kernels
+from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.energy.parameters import EnergyParameters
 from nplm_mpi.models.network.kernels import in_range
 from nplm_mpi.models.network.model import RANGE_OF_S
@@ -58,7 +58,7 @@ class EnergyWorkspace:
     dv: np.ndarray
 
     @classmethod
-    def allocate(cls, K: int, shape: ModelConfig, padded_rows: int, dtype: np.dtype) -> "EnergyWorkspace":
+    def allocate(cls, K: int, shape: EnergyConfig, padded_rows: int, dtype: np.dtype) -> "EnergyWorkspace":
         """Arrays for K examples."""
         h, m = shape.hidden, shape.features
         # What the last Allreduce carries lies side by side: dL/do | dL/dH_0 | dL/dv.

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.aligned import aligned_rows
+from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.energy.tiles import tile_rows
 from nplm_mpi.models.interface import Tensor
 from nplm_mpi.models.network.parameters import NEVER, random_rows
@@ -15,7 +15,7 @@ class EnergyParameters:
 
     Parameters
     ----------
-    shape : ModelConfig
+    shape : EnergyConfig
     V : int
         Size of the vocabulary.
     partition : Partition
@@ -38,7 +38,7 @@ class EnergyParameters:
         Always 1: every weight changes at every update, so decay costs nothing here.
     """
 
-    def __init__(self, shape: ModelConfig, V: int, partition: Partition, rank: int, dtype: str) -> None:
+    def __init__(self, shape: EnergyConfig, V: int, partition: Partition, rank: int, dtype: str) -> None:
         self.shape, self.V, self.partition, self.rank = shape, V, partition, rank
         self.dtype = np.dtype(dtype)
         self.start, self.stop = partition.start(rank), partition.stop(rank)

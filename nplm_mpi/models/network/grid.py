@@ -24,7 +24,7 @@ import numpy as np
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import parse_grid
+from nplm_mpi.config.training import parse_grid
 from nplm_mpi.models.network import kernels
 from nplm_mpi.models.network.model import Model, Rates, Workspace
 from nplm_mpi.models.network.parameters import Parameters

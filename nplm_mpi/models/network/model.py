@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.aligned import aligned_rows, aligned_zeros
 from nplm_mpi.machine.simd import example_columns, is_few, whole_vectors
 from nplm_mpi.models.network import kernels
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.partition import AnyPartition
 from nplm_mpi.models.replicas import find_difference
@@ -60,7 +60,7 @@ class Workspace:
     mean_log_S: float = math.nan
 
     @classmethod
-    def allocate(cls, K: int, shape: ModelConfig, dtype: np.dtype, batch: int = 0) -> "Workspace":
+    def allocate(cls, K: int, shape: NetworkConfig, dtype: np.dtype, batch: int = 0) -> "Workspace":
         """Arrays for K of at most ``batch`` examples (K if not given), which have a column each if few."""
         batch = batch or K
         few = is_few(batch, dtype.itemsize)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.aligned import aligned_rows, aligned_zeros
 from nplm_mpi.models.interface import Tensor
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.partition import AnyPartition, common
 
 # Rows are drawn in blocks of this many, each from a random stream of its own, so
@@ -26,7 +26,7 @@ class Parameters:
 
     Parameters
     ----------
-    shape : ModelConfig
+    shape : NetworkConfig
     V : int
         Size of the vocabulary.
     partition : AnyPartition
@@ -51,7 +51,7 @@ class Parameters:
 
     def __init__(
         self,
-        shape: ModelConfig,
+        shape: NetworkConfig,
         V: int,
         partition: AnyPartition,
         rank: int,

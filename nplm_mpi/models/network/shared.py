@@ -20,9 +20,9 @@ import numpy as np
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm, serial
-from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.aligned import aligned_width
 from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.partition import Partition
 
@@ -54,7 +54,7 @@ class SharedModel(Model):
     Parameters
     ----------
     comm : Comm
-    shape : ModelConfig
+    shape : NetworkConfig
     V : int
     dtype : {"float32", "float64"}
     batch : int
@@ -69,7 +69,7 @@ class SharedModel(Model):
     """
 
     def __init__(
-        self, comm: Comm, shape: ModelConfig, V: int, dtype: str, batch: int = 1, decay: float = 0.0
+        self, comm: Comm, shape: NetworkConfig, V: int, dtype: str, batch: int = 1, decay: float = 0.0
     ) -> None:
         if comm.split_by_node().size < comm.size:
             error = UserError(
