@@ -1,5 +1,6 @@
 """Compiled code that many processes cache at once is each one's own."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from nplm_mpi.machine.jit import CodeFiles
+from tests.mpi import ROOT
 
 NAMES = [f"f{i}" for i in range(6)]
 
@@ -141,3 +143,18 @@ def test_an_index_never_names_code_that_is_not_there_yet(tmp_path):
         assert files.load("float32") is None
     files.save("float32", "new code")
     assert files.load("float32") == "new code"
+
+
+def without_rules(path):
+    """Functions that numba compiles without rules of arithmetic of their own."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for decorator in getattr(node, "decorator_list", []):
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).split(".")[-1] == "njit":
+                given = [keyword.arg for keyword in decorator.keywords]
+                if None not in given and "fastmath" not in given:
+                    yield f"{path.name}: {node.name}"
+
+
+def test_no_compiled_function_takes_its_rules_of_arithmetic_from_who_calls_it_first():
+    rooms = [ROOT / "nplm_mpi" / room for room in ("machine", "models", "scoring")]
+    assert not [found for room in rooms for path in room.rglob("*.py") for found in without_rules(path)]

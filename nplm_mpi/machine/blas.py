@@ -14,6 +14,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
 
+from nplm_mpi.machine.jit import IN_ORDER
+
 _SYMBOLS = {types.float32: "nplm_mpi_sgemm", types.float64: "nplm_mpi_dgemm"}
 for _name in ("sgemm", "dgemm"):
     llvmlite.binding.add_symbol(
@@ -55,7 +57,7 @@ def _gemm(typingctx, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ld
 N, T = ord("N"), ord("T")
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, inline="always", **IN_ORDER)
 def _add_matmul(A, A_letter, B, B_letter, r, beta, C):
     """C = beta C + A B, each as it is or transposed.
 
@@ -68,7 +70,7 @@ def _add_matmul(A, A_letter, B, B_letter, r, beta, C):
     )  # fmt: skip
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, inline="always", **IN_ORDER)
 def add_matmul_nt(A, B, beta, C):
     """C = beta C + A B' for A (p, r), B (q, r), C (p, q) with contiguous rows.
 
@@ -77,13 +79,13 @@ def add_matmul_nt(A, B, beta, C):
     _add_matmul(A, N, B, T, A.shape[1], beta, C)
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, inline="always", **IN_ORDER)
 def add_matmul_tn(A, B, beta, C):
     """C = beta C + A' B for A (r, p), B (r, q), C (p, q) with contiguous rows."""
     _add_matmul(A, T, B, N, A.shape[0], beta, C)
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, inline="always", **IN_ORDER)
 def add_matmul_nn(A, B, beta, C):
     """C = beta C + A B for A (p, r), B (r, q), C (p, q) with contiguous rows."""
     _add_matmul(A, N, B, N, A.shape[1], beta, C)

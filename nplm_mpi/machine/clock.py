@@ -4,13 +4,13 @@ import time
 
 from numba import types
 
-from nplm_mpi.machine.jit import njit
+from nplm_mpi.machine.jit import IN_ORDER, njit
 
 _MONOTONIC = time.CLOCK_MONOTONIC
 _clock = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **IN_ORDER)
 def seconds(room):
     """What ``time.perf_counter`` says, within a constant; ``room``: two int64."""
     _clock(_MONOTONIC, room.ctypes.data)

@@ -7,6 +7,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
+from nplm_mpi.machine.jit import IN_ORDER
+
 # Below this, exp in single precision is 0 here (the true value is under 1.2e-38).
 SMALLEST, LARGEST = np.float32(-87.3), np.float32(88)
 LOG2_E = np.float32(1.44269504)
@@ -26,7 +28,7 @@ def _float_of_bits(typingctx, bits):
     return types.float32(types.int64), codegen
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
+@njit(nogil=True, **IN_ORDER)
 def _exp32(x):
     """exp(x) in single precision to 1 unit in the last place; 0 below -87.3, inf above 88.
 
@@ -51,7 +53,7 @@ def _exp32(x):
     return INFINITY if x > LARGEST else value
 
 
-@njit(nogil=True, error_model="numpy", fastmath={"contract"})
+@njit(nogil=True, **IN_ORDER)
 def _tanh32(x):
     """tanh(x) in single precision, absolute error below 1e-7."""
     t = _exp32(-TWO * abs(x))
@@ -69,14 +71,14 @@ def tanh(x):
     return np.tanh(x)
 
 
-@overload(exp)
+@overload(exp, jit_options=IN_ORDER)
 def _overload_exp(x):
     if x == types.float32:
         return lambda x: _exp32(x)
     return lambda x: math.exp(x)
 
 
-@overload(tanh)
+@overload(tanh, jit_options=IN_ORDER)
 def _overload_tanh(x):
     if x == types.float32:
         return lambda x: _tanh32(x)

@@ -13,6 +13,7 @@ import numba
 import numpy as np
 
 from nplm_mpi.machine.fast_exp import exp
+from nplm_mpi.machine.jit import IN_ANY_ORDER, IN_ORDER
 from nplm_mpi.machine.row_passes import aligned_zeros, step_and_products, weighted_sums
 from nplm_mpi.machine.simd import use_full_registers
 
@@ -22,7 +23,7 @@ BLOCK = 48
 CHUNK = 4
 
 
-@numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})
+@numba.njit(nogil=True, **IN_ORDER)
 def _exponentials(e, q, s):
     """e = exp(e - q) and s += e, number by number."""
     use_full_registers()
@@ -32,7 +33,7 @@ def _exponentials(e, q, s):
         s[i] += e[i]
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, **IN_ANY_ORDER)
 def step_exp_and_sums(few, O, E, steps, Z, Q, upwards, s, total):
     """O += E steps, then E = exp(O Z' - Q), s += the sums of E's columns and total += E' O.
 
@@ -65,7 +66,7 @@ def step_exp_and_sums(few, O, E, steps, Z, Q, upwards, s, total):
             _move(sums, N, s, total)
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, **IN_ANY_ORDER)
 def _move(sums, N, s, total):
     """Move N to ``total`` and ``sums`` to s, leaving zeros."""
     for i in range(sums.shape[0]):

@@ -16,6 +16,14 @@ from typing import Any
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
+# Rules of arithmetic.  A compiled function without rules of its own takes those of whichever function
+# calls it first: then the same training gives other bits after another one has been compiled.  So each
+# has some.  Sums are added up in the order in which they stand: with more freedom the compiler would
+# choose an order by where the arrays happen to lie, and replicas would drift apart.
+IN_ORDER: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
+# For sums over arrays that nothing is written to meanwhile, where no such choice arises.
+IN_ANY_ORDER: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
+
 
 class CodeFiles(IndexDataCacheFile):
     """The files of one function's compiled code."""

@@ -21,6 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
+from nplm_mpi.machine.jit import IN_ORDER
 from nplm_mpi.machine.simd import LINE, NUMBERS, VECTOR_BYTES, call, exp_single, prefetch, splat, widen
 
 # How many rows go with 1, 2, 3, 4 vectors: as many accumulators as leave room for one row of
@@ -114,7 +115,7 @@ def _blocks(NV: int, kind: int):
     R = ROWS[NV]
     large, four, single = block(R, NV, kind), block(4, NV, kind), block(1, NV, kind)
 
-    @numba.njit(nogil=True, inline="always")
+    @numba.njit(nogil=True, inline="always", **IN_ORDER)
     def run(like, rows, n, a, a_row, a_column, b, b_row, c, c_row, q, s):
         i = 0
         while i < rows:
@@ -136,7 +137,7 @@ def _product(kind: int):
     """All vectors: four at a time, then the rest."""
     one, two, three, four = (_blocks(NV, kind) for NV in (1, 2, 3, 4))
 
-    @numba.njit(nogil=True)
+    @numba.njit(nogil=True, **IN_ORDER)
     def run(like, rows, vectors, n, a, a_row, a_column, b, b_row, c, c_row, q, s):
         while vectors > 0:
             if vectors >= 4:
@@ -160,13 +161,13 @@ def _product(kind: int):
 _add, _exp_product = _product(ADD), _product(EXP)
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, **IN_ORDER)
 def _address(array):
     """Of an array's first element, in one type for all callers: with each other one all is compiled again."""
     return np.intp(array.ctypes.data)
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, **IN_ORDER)
 def add_product(A, transposed, B, C):
     """C += A B, or A' B if ``transposed``.
 
@@ -186,7 +187,7 @@ def add_product(A, transposed, B, C):
     )  # fmt: skip
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, **IN_ORDER)
 def set_product(A, B, C):
     """C = A B; arrays as in :func:`add_product`."""
     C[:, :] = 0
@@ -221,6 +222,6 @@ def set_exp_product(A, B, Q, C, total):
     raise RuntimeError("only for numba functions")
 
 
-@overload(set_exp_product)
+@overload(set_exp_product, jit_options=IN_ORDER)
 def _overload_set_exp_product(A, B, Q, C, total):
     return _set_exp_product32 if A.dtype == types.float32 else _set_exp_product64

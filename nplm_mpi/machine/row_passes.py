@@ -19,6 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from nplm_mpi.machine.fast_exp import exp
+from nplm_mpi.machine.jit import IN_ANY_ORDER
 from nplm_mpi.machine.microkernels import ADD, ROWS, block
 from nplm_mpi.machine.simd import LINE, NUMBERS, VECTOR_BYTES, Vectors, splat, sums, widen
 from nplm_mpi.machine.simd import exp as exp_of_vector
@@ -164,7 +165,7 @@ def _group_of(few):
     raise RuntimeError("only for numba functions")
 
 
-@overload(_group_of)
+@overload(_group_of, jit_options=IN_ANY_ORDER)
 def _overload_group_of(few):
     R = rows_together(few.count)
     return lambda few: R
@@ -175,7 +176,7 @@ def _weighted_sums(few, rows, vectors, o, o_row, e, n, n_row):
     raise RuntimeError("only for numba functions")
 
 
-@overload(_weighted_sums)
+@overload(_weighted_sums, jit_options=IN_ANY_ORDER)
 def _overload_weighted_sums(few, rows, vectors, o, o_row, e, n, n_row):
     K, size = few.count, NUMBERS[few.dtype][1]
     # As many vectors of every example's sum as go into the registers.
@@ -198,7 +199,7 @@ def _overload_weighted_sums(few, rows, vectors, o, o_row, e, n, n_row):
     return run
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, **IN_ANY_ORDER)
 def step_and_products(few, O, E, steps, Z, ahead):
     """O += E steps, then E = O Z', each row read and written once.
 
@@ -231,7 +232,7 @@ def step_and_products(few, O, E, steps, Z, ahead):
         )  # fmt: skip
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, **IN_ANY_ORDER)
 def weighted_sums(few, O, E, N):
     """N += E' O for N (K, D), rows of whole vectors; arrays as in :func:`step_and_products`."""
     _weighted_sums(
@@ -240,7 +241,7 @@ def weighted_sums(few, O, E, N):
     )  # fmt: skip
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, **IN_ANY_ORDER)
 def step_exp_and_sum(O, e, u, v, q, upwards, total):
     """O += e u', then e = exp(O v - q) and total += O' e, each row of O read and written once.
 
@@ -294,7 +295,7 @@ def step_exp_and_sum(O, e, u, v, q, upwards, total):
     return whole
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, **IN_ANY_ORDER)
 def aligned_zeros(like, rows, columns):
     """As :func:`nplm_mpi.machine.aligned.aligned_zeros`, inside numba functions."""
     memory = np.zeros(rows * columns + LINE // like.itemsize, like.dtype)
@@ -302,7 +303,7 @@ def aligned_zeros(like, rows, columns):
     return memory[first : first + rows * columns].reshape(rows, columns)
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, **IN_ANY_ORDER)
 def _moved(s, n, total):
     """Move n to ``total`` and s to what is returned, leaving zeros."""
     whole = 0.0

@@ -25,7 +25,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from nplm_mpi.machine.clock import seconds
-from nplm_mpi.machine.jit import njit
+from nplm_mpi.machine.jit import IN_ORDER, njit
 
 # Ranks times bytes up to which every rank adds up everything.
 ALL_BY_ALL = 1 << 15
@@ -67,7 +67,7 @@ def _look(typingctx, address):
     return types.int64(types.intp), codegen
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **IN_ORDER)
 def _meet(marks, rank, mark, looks, patience):
     """Publish this rank's mark and wait until all have published as much."""
     _publish(marks[rank].ctypes.data, mark)
@@ -80,7 +80,7 @@ def _meet(marks, rank, mark, looks, patience):
                 _wait_long(place, mark, patience)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **IN_ORDER)
 def _wait_long(place, mark, patience):
     """Wait for a mark, giving the core away between looks for so many microseconds, then sleeping."""
     room = np.empty(2, np.int64)
@@ -91,7 +91,7 @@ def _wait_long(place, mark, patience):
         _sleep(np.uint32(NAP))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **IN_ORDER)
 def sum_over_ranks(numbers, slots, marks, place):
     """Replace ``numbers`` by their sums over the ranks, added in the order of the ranks.
 
@@ -115,7 +115,7 @@ def sum_over_ranks(numbers, slots, marks, place):
         _sum_piece(numbers[begin : begin + room], slots, marks, place)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **IN_ORDER)
 def _sum_piece(numbers, slots, marks, place):
     count, ranks = numbers.shape[0], slots.shape[1]
     rank, mark, looks, patience = place
@@ -135,14 +135,14 @@ def _sum_piece(numbers, slots, marks, place):
     place[1] = mark + 2
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **IN_ORDER)
 def _copy(source, target):
     """Without the texts of errors that numba compiles for assignments of arrays."""
     for i in range(source.shape[0]):
         target[i] = source[i]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, **IN_ORDER)
 def _add(own, first, last, total):
     """total = own[0] + own[1] + ... from ``first`` to ``last``."""
     _copy(own[0, first:last], total)

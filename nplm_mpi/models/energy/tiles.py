@@ -9,6 +9,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from nplm_mpi.machine.jit import IN_ORDER
 from nplm_mpi.machine.simd import FEATURES, VECTOR_BYTES, Vectors, exp, widen
 
 _HAS_RCP14 = bool(FEATURES.get("avx512f"))
@@ -82,7 +83,7 @@ def _forward_tile(sums):
 
         return types.void(like, *([types.intp] * 11)), codegen
 
-    @njit(nogil=True)
+    @njit(nogil=True, **IN_ORDER)
     def run(like, K, h, w, w_row, v, v_row, u, u_row, half_bias, y, y_row):
         emit(like, K, h, w, w_row, v, v_row, u, u_row, half_bias, y, y_row)
 
@@ -142,7 +143,7 @@ def _backward_tile(sums):
 
         return types.void(like, *([types.intp] * 15)), codegen
 
-    @njit(nogil=True)
+    @njit(nogil=True, **IN_ORDER)
     def run(like, K, h, w, w_row, v, v_row, u, u_row, c, c_row, T, R, t_row, do, do_row):
         emit(like, K, h, w, w_row, v, v_row, u, u_row, c, c_row, T, R, t_row, do, do_row)
 

@@ -35,6 +35,7 @@ No function here communicates, reads files or knows configuration.
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -43,16 +44,13 @@ from numba.extending import overload
 from nplm_mpi.machine.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
 from nplm_mpi.machine.fast_exp import tanh
 from nplm_mpi.machine.few_examples import step_exp_and_sums
-from nplm_mpi.machine.jit import njit
+from nplm_mpi.machine.jit import IN_ANY_ORDER, IN_ORDER, njit
 from nplm_mpi.machine.microkernels import add_product, set_exp_product
 from nplm_mpi.machine.row_passes import aligned_zeros, step_and_products, step_exp_and_sum
 from nplm_mpi.machine.simd import is_few, use_full_registers
 
-# Sums are added up in the order in which they stand: with more freedom the compiler
-# would choose an order by where the arrays happen to lie, and replicas would drift apart.
-options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
-# For sums over arrays that nothing is written to meanwhile, where no such choice arises.
-options_for_sums = {**options, "fastmath": {"contract", "reassoc", "nsz"}}
+options: dict[str, Any] = {"nogil": True, "cache": True, **IN_ORDER}
+options_for_sums: dict[str, Any] = {"nogil": True, "cache": True, **IN_ANY_ORDER}
 
 # Loops stand in place of assignments of arrays to arrays and of arithmetic with them, for which numba
 # compiles texts of errors about their shapes: three seconds of a first start.
