@@ -163,7 +163,7 @@ def run(path: str, tokens: int) -> dict[str, dict[str, dict[str, float]]]:
     corpus = load(config)
     vocabulary, (start, stop) = corpus.vocabulary, corpus.parts["test"]
     stop = stop if tokens < 0 else min(stop, start + tokens)
-    blocks = read_brown(find_brown(Path()), sentences=False)
+    blocks = read_brown(find_brown([]), sentences=False)
     text = [word for block in blocks for word in block.data.split()][:stop]
     ids = np.array(corpus.tokens[:stop], np.int64)
     V, unk = len(vocabulary), vocabulary.unk

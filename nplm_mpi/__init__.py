@@ -1,9 +1,6 @@
 """The neural probabilistic language model (Bengio et al., JMLR 2003), trained over MPI."""
 
-from pathlib import Path
 from typing import Any
-
-from nplm_mpi.machine.stale import discard_stale_code
 
 __version__ = "0.2.0"
 __all__ = ["LanguageModel", "State", "UserError", "load"]
@@ -24,6 +21,3 @@ def __getattr__(name: str) -> Any:
 
         return UserError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-discard_stale_code(Path(__file__).parent)

@@ -1,5 +1,6 @@
 """Splits, and the folder that a corpus is tokenized into once."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.places import CacheWarning
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import cache, load, open_prepared, prepare, prepared
+from nplm_mpi.corpus.encoding import encode_corpus
 from nplm_mpi.corpus.splits import cut, parse_split
 
 DATA = Path(__file__).parent / "data"
 VOCAB17 = str(DATA / "H15_vocab17.txt")
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -319,39 +324,126 @@ def test_a_killed_preparation_leaves_no_half_folder_in_place(tmp_path, own_cache
     assert not left[0].exists()
 
 
-def test_a_named_cache_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    write(tmp_path / "file", "")
-    monkeypatch.setenv("NPLM_MPI_CACHE", str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"\$NPLM_MPI_CACHE .*name a folder that can be written"):
-        load(CorpusConfig((VOCAB17,)))
+def unwritable(monkeypatch, folder, code=errno.EROFS):
+    """Let the system refuse new folders below ``folder``, also to root."""
+    real = os.mkdir
+
+    def mkdir(path, *arguments, **options):
+        if Path(path).is_relative_to(folder):
+            raise OSError(code, os.strerror(code), str(path))
+        real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
 
 
-def test_an_unwritable_home_falls_back_to_the_temporary_folder(tmp_path, monkeypatch):
-    monkeypatch.delenv("NPLM_MPI_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", write(tmp_path / "file", ""))
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path / "tmp"))
-    with pytest.warns(UserWarning, match=r"set \$NPLM_MPI_CACHE"):
-        folder = prepare(CorpusConfig((VOCAB17,)))
-    assert folder.is_relative_to(tmp_path / "tmp")
+    return tmp_path / "tmp"
 
 
-def test_the_cache_follows_xdg_then_home(tmp_path, monkeypatch):
-    monkeypatch.delenv("NPLM_MPI_CACHE")
+def test_what_is_prepared_in_a_cache_that_cannot_be_written_is_read(own_cache, monkeypatch, tokenizations):
+    folder = prepare(CorpusConfig((VOCAB17,)))
+    unwritable(monkeypatch, own_cache)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert prepare(CorpusConfig((VOCAB17,))) == folder
+    assert len(tokenizations) == 1
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT])
+def test_another_text_goes_to_the_users_own_cache_with_one_true_warning(
+    tmp_path, own_cache, monkeypatch, code
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache.cache_folder() == tmp_path / "xdg" / "nplm_mpi"
-    monkeypatch.delenv("XDG_CACHE_HOME")
+    unwritable(monkeypatch, own_cache, code)
+    with pytest.warns(CacheWarning) as said:
+        folder = prepare(CorpusConfig((VOCAB17,)))
+    assert folder.is_relative_to(tmp_path / "xdg" / "nplm_mpi")
+    (line,) = [str(warning.message) for warning in said]
+    assert f"{own_cache}: {os.strerror(code)}; the prepared corpus is in {tmp_path / 'xdg'}" in line
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"NPLM_MPI_CACHE": "FILE"},
+        {"NPLM_MPI_CACHE": "/dev/null/x"},
+        {"NPLM_MPI_CACHE": "~nobody-of-this-name/cache"},
+        {"XDG_CACHE_HOME": "/dev/null/x"},
+        {"XDG_CACHE_HOME": "", "HOME": "/dev/null"},
+    ],
+)
+def test_a_place_that_cannot_be_costs_one_warning(tmp_path, monkeypatch, temporary, setting):
+    write(tmp_path / "file", "")
+    monkeypatch.delenv("NPLM_MPI_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/y")
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value.replace("FILE", str(tmp_path / "file")))
+    with pytest.warns(CacheWarning, match=r"set \$NPLM_MPI_CACHE to choose") as said:
+        folder = prepare(CorpusConfig((VOCAB17,)))
+    assert folder.is_relative_to(temporary)
+    assert len(said) == 1
+
+
+def test_a_cache_in_the_temporary_folder_that_is_somebody_elses_is_not_used(tmp_path, monkeypatch, temporary):
+    monkeypatch.setenv("NPLM_MPI_CACHE", "/dev/null/x")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/x")
+    with pytest.warns(CacheWarning):
+        prepare(CorpusConfig((VOCAB17,)))
+    (theirs,) = temporary.iterdir()
+    theirs.rename(tmp_path / "theirs")
+    theirs.symlink_to(tmp_path / "theirs")
+    with pytest.raises(UserError, match=r"nplm_mpi-\d+: belongs to somebody else; set \$NPLM_MPI_CACHE"):
+        prepare(CorpusConfig((VOCAB17,)))
+
+
+def test_the_cache_follows_its_variable_then_xdg_then_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache.cache_folder() == tmp_path / "home" / ".cache" / "nplm_mpi"
+    monkeypatch.setenv("NPLM_MPI_CACHE", "~/mine")
+    assert prepare(CorpusConfig((VOCAB17,))).is_relative_to(tmp_path / "home" / "mine")
+    monkeypatch.setenv("NPLM_MPI_CACHE", " ")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.places()[0].path == tmp_path / "xdg" / "nplm_mpi"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache.places()[0].path == tmp_path / "home" / ".cache" / "nplm_mpi"
 
 
-def test_a_full_disk_is_one_line(monkeypatch):
+def test_a_text_is_evaluated_without_a_cache(tmp_path, own_cache):
+    vocabulary = load(CorpusConfig((VOCAB17,))).vocabulary
+    shutil.rmtree(own_cache)
+    tokens, unknown = encode_corpus((VOCAB17,), vocabulary)
+    assert (len(tokens), sum(unknown.values())) == (670, 0)
+    assert not own_cache.exists()
+
+
+def test_full_disks_everywhere_are_one_line(monkeypatch, temporary):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(prepared, "write_tokens", full)
-    with pytest.raises(UserError, match=r"cannot be written: No space left on device; set \$NPLM_MPI_CACHE"):
+    with pytest.raises(UserError, match=r"be written: .*cache: No space left on device; .*; set \$NPLM_M"):
         load(CorpusConfig((VOCAB17,)))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems")
+def test_a_model_of_a_read_only_cache_is_made_and_evaluated(tmp_path, own_cache):
+    text, other = write(tmp_path / "t.txt", "a b a b c\n"), write(tmp_path / "other.txt", "c b a\n")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    options = f"--order 1 --min-count 0 --split rest --corpus {text} --out m.h5"
+    make = f"{sys.executable} -m nplm_mpi.ngram {options}"
+    assert subprocess.run(make.split(), cwd=tmp_path, env=env, timeout=100).returncode == 0
+    script = f"mount --bind cache cache && mount -o remount,bind,ro cache && {make} && {sys.executable} -m "
+    script += f"nplm_mpi.evaluate m.h5 --corpus {other}"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script], cwd=tmp_path, env=env, timeout=100,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip("no mounts in this container")
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
 
 
 def test_a_moved_cache_still_opens(tmp_path):

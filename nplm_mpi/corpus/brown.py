@@ -10,15 +10,16 @@ import hashlib
 import os
 import re
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.files import one_line, replacing
+from nplm_mpi.base.places import Place
 from nplm_mpi.corpus.text import LF, Block, check_text
 
 TEXT_MARK, PARAGRAPH_MARK = b"<text>", b"<p>"
@@ -36,7 +37,7 @@ def nltk_folders() -> list[Path]:
     return [
         *named,
         Path("nltk_data"),
-        Path("~/nltk_data").expanduser(),
+        Path(os.path.expanduser("~/nltk_data")),
         *(prefix / folder for folder in ("nltk_data", "share/nltk_data", "lib/nltk_data")),
         *(
             Path(folder) / "nltk_data"
@@ -45,20 +46,21 @@ def nltk_folders() -> list[Path]:
     ]
 
 
-def find_brown(download_to: Path) -> Path:
+def find_brown(caches: Sequence[Place]) -> Path:
     """The corpus's zip file or unpacked folder, downloaded if it is nowhere.
 
     Parameters
     ----------
-    download_to : Path
-        An ``nltk_data`` folder of our own, searched last.
+    caches : sequence of Place
+        Have ``nltk_data`` folders of our own, searched last; the first that can be written takes a download.
 
     Raises
     ------
     UserError
         If it is absent and cannot be downloaded; says what to put where.
     """
-    for folder in [*nltk_folders(), download_to]:
+    trusted = [place.path / "nltk_data" for place in caches if not place.distrusted()]
+    for folder in [*nltk_folders(), *trusted]:
         for place in (
             folder / "corpora" / "brown",
             folder / "corpora" / "brown.zip",
@@ -67,7 +69,7 @@ def find_brown(download_to: Path) -> Path:
         ):
             if looks_like_brown(place):
                 return place
-    return download(download_to / "corpora" / "brown.zip")
+    return download(caches)
 
 
 def looks_like_brown(path: Path) -> bool:
@@ -80,8 +82,8 @@ def looks_like_brown(path: Path) -> bool:
         return False
 
 
-def download(target: Path) -> Path:
-    """Fetch NLTK's zip into ``target``, checked by its SHA-256; atomic."""
+def download(caches: Sequence[Place]) -> Path:
+    """Fetch NLTK's zip, checked by its SHA-256, into the first of some places that can be written."""
     advice = (
         f"put NLTK's brown.zip ({URL}) into a folder corpora/ of one of the folders in $NLTK_DATA, "
         f"or into {Path('nltk_data/corpora').absolute()}"
@@ -98,14 +100,18 @@ def download(target: Path) -> Path:
         raise UserError(
             f"--corpus brown: what {URL} delivered has another SHA-256 than the corpus ({SHA256}); {advice}"
         )
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
-            file.write(data)
-        os.replace(file.name, target)
-    except OSError as error:
-        raise UserError(f"--corpus brown: cannot write {target}: {error.strerror}; {advice}") from error
-    return target
+    problems = []
+    for place in caches:
+        target = place.path / "nltk_data" / "corpora" / "brown.zip"
+        try:
+            place.make()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as fresh:
+                fresh.write_bytes(data)
+            return target
+        except OSError as error:
+            problems.append(f"cannot write {target}: {one_line(error)}")
+    raise UserError(f"--corpus brown: {'; '.join(problems)}; {advice}")
 
 
 def brown_files(path: Path) -> list[Path]:

@@ -10,61 +10,22 @@ import shutil
 import tempfile
 import time
 import uuid
-import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.places import VARIABLE, Place, named, reason, users, warn
 
 SEAL = "corpus.json"  # written last: names every other file with its size and digest
 SAMPLE = 1 << 20
 STALE_SECONDS = 2 * 86400
 
 
-def cache_folder() -> Path:
-    """``$NPLM_MPI_CACHE``, or ``nplm_mpi`` in ``$XDG_CACHE_HOME`` or ``~/.cache``; made if missing.
-
-    Where the last two cannot be written (a read-only home), a folder for this user in the
-    system's temporary folder, with a warning.
-
-    Raises
-    ------
-    UserError
-        If ``$NPLM_MPI_CACHE`` is set and cannot be written.
-    """
-    named = os.environ.get("NPLM_MPI_CACHE")
-    if named:
-        problem = unwritable(Path(named))
-        if problem:
-            raise UserError(f"$NPLM_MPI_CACHE {named}: {problem}; name a folder that can be written")
-        return Path(named).absolute()
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(home).absolute() / "nplm_mpi"
-    problem = unwritable(folder)
-    if not problem:
-        return folder
-    spare = Path(tempfile.gettempdir()) / f"nplm_mpi-{os.getuid()}"
-    again = unwritable(spare, private=True)
-    if again:
-        raise UserError(
-            f"no folder for the prepared corpus: {folder}: {problem}; {spare}: {again}; set $NPLM_MPI_CACHE"
-        )
-    warnings.warn(f"{folder}: {problem}; using {spare} (set $NPLM_MPI_CACHE to choose)", stacklevel=2)
-    return spare
-
-
-def unwritable(folder: Path, private: bool = False) -> str:
-    """Why nothing can be written into ``folder``; empty if it can. Makes the folder."""
-    try:
-        folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
-        if private and (folder.is_symlink() or folder.stat().st_uid != os.getuid()):
-            return "belongs to somebody else"
-        with tempfile.TemporaryFile(dir=folder):
-            return ""
-    except OSError as error:
-        return error.strerror or str(error)
+def places() -> list[Place]:
+    """Where prepared corpora may stand: ``$NPLM_MPI_CACHE``, the user's cache, the temporary folder."""
+    return [*named(VARIABLE), *users()]
 
 
 def file_identity(paths: Sequence[Path]) -> list[list[Any]]:
@@ -79,39 +40,53 @@ def file_identity(paths: Sequence[Path]) -> list[list[Any]]:
     return identity
 
 
-def make_folder(root: Path, name: str, recipe: dict[str, Any], fill: Callable[[Path], None]) -> Path:
-    """The folder for ``recipe`` below ``root``, filled by ``fill(folder)`` unless it is there.
+def make_folder(name: str, recipe: dict[str, Any], fill: Callable[[Path], None]) -> Path:
+    """The folder for ``recipe`` in one of the :func:`places`, filled by ``fill(folder)`` unless it is there.
 
     ``fill`` ends with :func:`write_seal`. Of several processes that fill at once the first to
-    finish wins, and the others use its folder.
+    finish wins, and the others use its folder.  A place that cannot be written is still read.
 
     Raises
     ------
     UserError
-        If the disk is full or the folder cannot be written; whatever ``fill`` raises.
+        If nothing can be written anywhere; whatever ``fill`` raises.
     """
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60].strip(".-") or "text"
-    folder = root / "corpora" / f"{slug}-{key}"
-    if is_sound(folder):
-        return folder
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        sweep(folder.parent)
-        fresh = Path(tempfile.mkdtemp(prefix=f".new-{os.getpid()}-", dir=folder.parent))
+    inside = Path("corpora", f"{slug}-{key}")
+    for place in places():
+        if not place.distrusted() and is_sound(place.path / inside):
+            return place.path / inside
+    failures = []
+    for place in places():
         try:
-            fill(fresh)
-            fresh.chmod(0o755)
-            sync_folder(fresh)
-            settle(fresh, folder)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise UserError(
-            f"{root}: the prepared corpus cannot be written: {error.strerror or error}; set $NPLM_MPI_CACHE "
-            "to a folder with space"
-        ) from error
+            place.make()
+            folder = write_folder(place.path / inside, fill)
+        except OSError as error:
+            failures.append(f"{place.path}: {reason(error)}")
+            continue
+        if failures:
+            warn(f"{'; '.join(failures)}; the prepared corpus is in {place.path} (set ${VARIABLE} to choose)")
+        return folder
+    raise UserError(
+        f"the prepared corpus cannot be written: {'; '.join(failures)}; set ${VARIABLE} to a folder that "
+        "can be written and has space"
+    )
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Make ``folder`` as a whole or not at all, and see it onto the disk."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    sweep(folder.parent)
+    fresh = Path(tempfile.mkdtemp(prefix=f".new-{os.getpid()}-", dir=folder.parent))
+    try:
+        fill(fresh)
+        fresh.chmod(0o755)
+        sync_folder(fresh)
+        settle(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    sync_folder(folder.parent)
     return folder
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.building import reserved_words
-from nplm_mpi.corpus.cache import cache_folder
 from nplm_mpi.corpus.sources import find_source
 from nplm_mpi.corpus.text import Block, WordNumbers, number_words, read_blocks, tokenise
 from nplm_mpi.corpus.treatment import treat
@@ -146,7 +145,7 @@ def encode_corpus(
     Read as a stream or as sentences, as the vocabulary was. Parameters, results and exceptions
     as for :func:`encode_files`; also a :class:`UserError` for an unknown name.
     """
-    source = find_source(tuple(names), cache_folder() / "nltk_data")
+    source = find_source(tuple(names))
     text = "stream" if vocabulary.bos is None else "sentences"
     return encode_blocks(source.blocks(text == "sentences"), vocabulary, text, treatment, source.origin)
 

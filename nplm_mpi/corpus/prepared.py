@@ -97,11 +97,9 @@ def prepare(config: CorpusConfig) -> Path:
     Raises
     ------
     UserError
-        For everything that is wrong with the text or the options, and for a cache folder that
-        cannot be written.
+        For everything that is wrong with the text or the options, and where nothing can be written.
     """
-    root = cache.cache_folder()
-    source = find_source(config.corpus, root / "nltk_data")
+    source = find_source(config.corpus)
     if (config.valid or config.test) and config.split:
         raise UserError("--split and --valid/--test exclude each other: give sizes or files")
     if config.vocabulary and config.vocabulary_size:
@@ -114,7 +112,7 @@ def prepare(config: CorpusConfig) -> Path:
     text = source.text if config.text == "auto" else config.text
     recipe = describe_recipe(config, source, others, text)
     return cache.make_folder(
-        root, source.name, recipe, lambda folder: build(folder, config, source, others, text, recipe)
+        source.name, recipe, lambda folder: build(folder, config, source, others, text, recipe)
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.corpus import brown, python_docs
+from nplm_mpi.corpus import brown, cache, python_docs
 from nplm_mpi.corpus.opening import check_regular
 from nplm_mpi.corpus.splits import DEFAULT_SPLIT
 from nplm_mpi.corpus.text import Block, read_blocks
@@ -44,15 +44,13 @@ class Source:
     origin: str
 
 
-def find_source(names: tuple[str, ...], downloads: Path) -> Source:
+def find_source(names: tuple[str, ...]) -> Source:
     """The corpus that ``--corpus`` names.
 
     Parameters
     ----------
     names : tuple of str
         A built-in corpus, or paths of files.
-    downloads : Path
-        An ``nltk_data`` folder for Brown, where it has to be fetched.
 
     Raises
     ------
@@ -73,7 +71,7 @@ def find_source(names: tuple[str, ...], downloads: Path) -> Source:
             version,
         )
     if names[0] == "brown":
-        return brown_source(brown.find_brown(downloads))
+        return brown_source(brown.find_brown(cache.places()))
     if len(names) == 1 and brown.looks_like_brown(Path(names[0])):
         return brown_source(Path(names[0]))
     return file_source(names)
