@@ -1,19 +1,21 @@
 """Probabilities whose bits do not depend on what else is asked for in the same call.
 
-A matrix product rounds differently when its shape changes, so a context would score
-differently alone and among others.  Here all products have one shape: contexts come
-in blocks of ``BLOCK``, the last block filled up, and a context's numbers come from its
-own column only.  The letters are those of :mod:`nplm_mpi.models.network.kernels`.
+A general matrix product rounds differently when its shape changes, and in some libraries from
+column to column, so a context would score differently alone and among others.  Here all
+products are our own and have one shape: contexts come in blocks of ``BLOCK``, the last block
+filled up, and a context's numbers come from its own column, in the same order in every
+column.  The letters are those of :mod:`nplm_mpi.models.network.kernels`.
 """
 
 import numpy as np
 
+from nplm_mpi.machine.fast_exp import tanh
 from nplm_mpi.machine.jit import njit
-from nplm_mpi.machine.microkernels import set_exp_product
+from nplm_mpi.machine.microkernels import add_product, set_exp_product
 from nplm_mpi.models.network.kernels import (
-    hidden_units,
     look_up_features,
     options,
+    options_for_sums,
     output_inputs,
     rows_per_tile,
 )
@@ -21,6 +23,29 @@ from nplm_mpi.models.network.kernels import (
 # Contexts per matrix product: four vectors of the widest registers in single precision. A tile
 # of O stays in the cache for all blocks, and one short sentence costs little.
 BLOCK = 64
+
+
+@njit(**options)
+def hidden_units(H, d, x, c, a):
+    """1(b): o = d + H x, a = tanh(o), for x and a with ``BLOCK`` columns."""
+    for j in range(a.shape[0]):
+        for k in range(BLOCK):
+            a[j, k] = 0
+    add_product(H, False, x, a)
+    for j in range(a.shape[0]):
+        for k in range(BLOCK):
+            a[j, k] = tanh(d[j] + c * a[j, k])
+
+
+@njit(**options_for_sums)
+def product_nt(A, B, C):
+    """C = A B', each number as a sum of its own: for contexts that are rows of A and C."""
+    for k in range(A.shape[0]):
+        for j in range(B.shape[0]):
+            total = A.dtype.type(0)
+            for i in range(A.shape[1]):
+                total += A[k, i] * B[j, i]
+            C[k, j] = total
 
 
 @njit(**options)

@@ -183,7 +183,7 @@ class DeepScorer(NetworkScorer):
         for number in range(blocks):
             part = filled[number * block : (number + 1) * block]
             deep_kernels.look_up(p.C, 0, part, slots, self._layers.x)
-            self._layers.forward(p.small, block, None)
+            self._layers.forward(p.small, block, None, score_kernels.product_nt)
             deep_kernels.output_inputs(self._layers.f, z[number])
         return z
 

@@ -8,6 +8,7 @@ and from the second layer on the result is x + a.  After the last one may stand 
 projection f = q + P x, with dropout of its own; without one f = x.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,15 +84,21 @@ class Layers:
         self.da, self.du, self.spare = matrix(h), matrix(h), matrix(h)
         self.df = matrix(shape.projected) if shape.projected else self.da
 
-    def forward(self, small: dict[str, np.ndarray], K: int, drop: Dropout | None) -> None:
-        """f of the first K examples from their x; with ``drop`` as in training."""
+    def forward(
+        self,
+        small: dict[str, np.ndarray],
+        K: int,
+        drop: Dropout | None,
+        product_nt: Callable[..., None] = kernels.product_nt,
+    ) -> None:
+        """f of the first K examples from their x; with ``drop`` as in training; ``product_nt``: C = A B'."""
         deep = self.shape
         x = self.x[:K]
         if drop:
             drop(x, deep.dropout_features, 0)
         for number, layer in enumerate(self.layers, start=1):
             o, u, out = layer.o[:K], layer.u[:K], layer.out[:K]
-            kernels.product_nt(x, small[f"H{number}"], o)
+            product_nt(x, small[f"H{number}"], o)
             kernels.add_row(o, small[f"d{number}"])
             if deep.norm:
                 kernels.normalize(o, layer.deviation)
@@ -105,7 +112,7 @@ class Layers:
                 out += x
             x = out
         if self.shape.projected:
-            kernels.product_nt(x, small["P"], self.f[:K])
+            product_nt(x, small["P"], self.f[:K])
             kernels.add_row(self.f[:K], small["q"])
             if drop:
                 drop(self.f[:K], deep.dropout_outputs, len(self.layers) + 1)

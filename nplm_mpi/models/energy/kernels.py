@@ -36,6 +36,7 @@ import numpy as np
 from nplm_mpi.machine.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
 from nplm_mpi.machine.fast_exp import exp
 from nplm_mpi.machine.jit import njit
+from nplm_mpi.machine.microkernels import add_product
 from nplm_mpi.machine.simd import VECTOR_BYTES, use_full_registers
 from nplm_mpi.models.energy.tiles import (
     TILE_VECTORS,
@@ -72,6 +73,21 @@ def context_parts(Hx, d, x, U):
     """2 o = 2 (d + H x) of the contexts; returns the largest magnitude."""
     use_full_registers()
     add_matmul_nn(Hx, x, 0.0, U)
+    largest = U.dtype.type(0)
+    for j in range(U.shape[0]):
+        for k in range(U.shape[1]):
+            U[j, k] = 2 * (d[j] + U[j, k])
+            largest = max(largest, abs(U[j, k]))
+    return largest
+
+
+@njit(**options)
+def context_parts_alone(Hx, d, x, U):
+    """:func:`context_parts` for scoring: bits of a context (whole vectors of them) depend on it alone."""
+    for j in range(U.shape[0]):
+        for k in range(U.shape[1]):
+            U[j, k] = 0
+    add_product(Hx, False, x, U)
     largest = U.dtype.type(0)
     for j in range(U.shape[0]):
         for k in range(U.shape[1]):

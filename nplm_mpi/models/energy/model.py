@@ -21,7 +21,7 @@ An update sends, among all ranks:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,17 +153,18 @@ class EnergyModel:
             kernels.exponentials(self._w)
         kernels.half_biases(p.b, p.v_of_tiles(), not p.shape.per_word_v, self._half)
 
-    def _hidden_units(self, contexts: np.ndarray, w: EnergyWorkspace) -> bool:
+    def _hidden_units(
+        self,
+        contexts: np.ndarray,
+        w: EnergyWorkspace,
+        context_parts: Callable[..., float] = kernels.context_parts,
+    ) -> bool:
         """x and o of the contexts; whether the kernels must take 2 o and 2 g as they are. Collective."""
         p = self.parameters
         kernels.own_features(p.C, p.start, contexts, w.x)
         self.comm.allreduce_sum(w.x)
-        return self._context_parts(w)
-
-    def _context_parts(self, w: EnergyWorkspace) -> bool:
-        p = self.parameters
         limit = kernels.LARGEST[p.dtype]
-        largest = kernels.context_parts(p.Hx, p.d, w.x, w.u)
+        largest = context_parts(p.Hx, p.d, w.x, w.u)
         sums = bool(largest > limit or self._largest_g > limit)
         if not sums:
             kernels.exponentials(w.u)
@@ -271,7 +272,7 @@ class EnergyModel:
         After :meth:`find_candidate_parts`; the next call overwrites y. Collective: one Allreduce.
         """
         w = self._workspace(len(contexts))
-        sums = self._hidden_units(contexts, w)
+        sums = self._hidden_units(contexts, w, kernels.context_parts_alone)
         self._outputs(w, sums)
         return w.y[:, : len(self.parameters.b)], sums
 
