@@ -1,7 +1,7 @@
 """python -m nplm_mpi.sample: text drawn from a trained model."""
 
 import argparse
-import itertools
+import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -24,12 +24,14 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     """Draw as the arguments say. Collective; only rank 0 works."""
     with same_on_all_ranks():
         arguments = parse(argv)
-    texts = comm.on_root(generate, arguments)
+    texts, cut = comm.on_root(generate, arguments)
     write_utf8()
     if arguments.json:
         print_json({"texts": texts, "seed": arguments.seed}, ascii_only=False)
     else:
         print("\n".join(texts))
+    if cut and comm.is_root:
+        print(f"note: {cut} of {len(texts)} sentences did not end and were cut (--longest)", file=sys.stderr)
 
 
 def make_parser() -> Parser:
@@ -43,6 +45,12 @@ def make_parser() -> Parser:
     )
     parser.add_argument(
         "--tokens", type=int, help="number of words in all, the prompt not counted (default for a stream: 50)"
+    )
+    parser.add_argument(
+        "--longest",
+        type=int,
+        metavar="N",
+        help="words after which a sentence that has not ended is cut (default: 1000)",
     )
     parser.add_argument(
         "--prompt", type=words_of_text, default="", help="words that the text (each sentence) begins with"
@@ -73,7 +81,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     refuse_idle(
         arguments, [Idle(("top_k", "top_p"), lambda given: not given.temperature, beside="--temperature 0")]
     )
-    for name, lowest in (("sentences", 1), ("tokens", 1), ("top_k", 0), ("seed", 0)):
+    for name, lowest in (("sentences", 1), ("tokens", 1), ("longest", 1), ("top_k", 0), ("seed", 0)):
         value = getattr(arguments, name)
         flag = name.replace("_", "-")
         require(value is None or value >= lowest, f"--{flag} {value}: give {lowest} or more")
@@ -82,11 +90,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def generate(arguments: argparse.Namespace) -> list[str]:
-    """The texts: sentences, or one stretch of a stream."""
+def generate(arguments: argparse.Namespace) -> tuple[list[str], int]:
+    """The texts: sentences, or one stretch of a stream; and how many sentences were cut as too long."""
     from nplm_mpi.corpus import EOS, tokenise
     from nplm_mpi.scoring.language_model import load
-    from nplm_mpi.scoring.sampling import sample_words
+    from nplm_mpi.scoring.sampling import LONGEST, sample_words
 
     model = load(arguments.model)
     prompt = tokenise(arguments.prompt)
@@ -97,7 +105,7 @@ def generate(arguments: argparse.Namespace) -> list[str]:
             f"--sentences: {arguments.model} is a model of a stream, without sentences; give --tokens"
         )
 
-    def words() -> Iterator[str]:
+    def words(most: int) -> Iterator[str]:
         return sample_words(
             model,
             random,
@@ -106,20 +114,24 @@ def generate(arguments: argparse.Namespace) -> list[str]:
             arguments.top_k,
             arguments.top_p,
             not arguments.no_unk,
+            most,
         )
 
     if stream:
-        return [" ".join([*prompt, *itertools.islice(words(), arguments.tokens or 50)])]
+        return [" ".join([*prompt, *words(arguments.tokens or 50)])], 0
     left = arguments.tokens
     number = arguments.sentences or (5 if left is None else None)
+    longest, cut = arguments.longest or LONGEST, 0
     texts: list[str] = []
     while (number is None or len(texts) < number) and (left is None or left > 0):
-        drawn = list(itertools.islice(words(), left))
+        drawn = list(words(longest if left is None else min(left, longest)))
         left = None if left is None else left - len(drawn)
         if drawn[-1] == EOS:
             drawn.pop()
+        else:
+            cut += left != 0
         texts.append(" ".join([*prompt, *drawn]))
-    return texts
+    return texts, cut
 
 
 if __name__ == "__main__":

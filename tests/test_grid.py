@@ -160,6 +160,33 @@ def test_logits_that_jump_in_one_row_only_are_no_trouble():
         np.testing.assert_allclose(gather(ranks[:2]).parameters[name], theta, rtol=1e-8, atol=1e-9)
 
 
+def drift_after(setting: Setting, batches: list[np.ndarray]) -> tuple[str | None, bool]:
+    """Body: what differs between ranks after updates with such contexts, and the way O was passed last."""
+    model = build(communication.world(), setting)
+    for contexts in batches:
+        model.update(contexts, np.arange(len(contexts), dtype=np.int32), 0.05)
+    return model.find_drift(), model.upwards
+
+
+@pytest.mark.parametrize(("grid", "sizes"), [("2x1", [4, 4, 1]), ("3x1", [6, 2]), ("3x1", [1, 1, 6])])
+def test_rows_that_have_no_example_keep_step_with_the_others(grid, sizes):
+    setting = Setting(V=17, K=6, grid=grid)
+    batches = [np.full((size, setting.n - 1), size, np.int32) for size in sizes]
+    for drift, upwards in mpi_run(parse_grid(grid)[0], drift_after, setting, batches):
+        assert drift is None
+        assert upwards == (len(sizes) % 2 == 0)
+
+
+def test_a_row_that_has_to_look_twice_keeps_step_with_the_others():
+    network = Network.random(12, n=2, m=1, h=2, direct=True, seed=5, scale=0.1)
+    network.C[0], network.C[1] = 1, -1
+    network.W[:] += 600
+    setting = Setting(V=12, n=2, m=1, h=2, K=2, network=network, grid="2x1")
+    batches = [np.array(contexts, np.int32).reshape(2, 1) for contexts in ([2, 3], [2, 0])]
+    for drift, _ in mpi_run(2, drift_after, setting, batches):
+        assert drift is None
+
+
 def test_the_command_trains_saves_and_resumes_on_a_grid_as_on_one_rank(tmp_path):
     words = np.random.default_rng(0).integers(20, size=900)
     (tmp_path / "text").write_text(" ".join(f"w{word}" for word in words))

@@ -12,7 +12,10 @@ import nplm_mpi
 from nplm_mpi import sample
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
-from nplm_mpi.scoring.sampling import draw, sample_words, sharpen
+from nplm_mpi.config.corpus import CorpusConfig
+from nplm_mpi.corpus import Vocabulary, load
+from nplm_mpi.ngram import kneser_ney, save
+from nplm_mpi.scoring.sampling import LONGEST, draw, sample_words, sharpen
 from tests.model_files import WORDS, make_vocabulary, write_model
 
 
@@ -107,9 +110,60 @@ def test_the_rare_symbol_can_be_left_out(models: dict[str, Path], capsys: pytest
     assert "<unk>" not in run(capsys, models["stream"], "--tokens", 300, "--no-unk")[0].split()
 
 
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bigram in which no word's most probable successor is the sentence's end."""
+    folder = tmp_path_factory.mktemp("endless")
+    (folder / "text.txt").write_text("the cat saw the cat saw the cat saw the dog\n" * 10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NPLM_MPI_CACHE", str(folder / "cache"))
+        model = kneser_ney.train(*tokens_of(folder / "text.txt"), 2)
+    save(model, folder / "m.h5")
+    return folder / "m.h5"
+
+
+def tokens_of(path: Path) -> tuple[np.ndarray, Vocabulary]:
+    corpus = load(CorpusConfig((str(path),), min_count=0, split=("rest",)))
+    return corpus.part("train"), corpus.vocabulary
+
+
+@pytest.mark.parametrize("choice", [("--temperature", 0), ("--top-k", 1), ("--temperature", 1e-300)])
+def test_sentences_that_do_not_end_by_themselves_are_cut_with_a_note(
+    endless: Path, capsys: pytest.CaptureFixture[str], choice: tuple[object, ...]
+) -> None:
+    sample.main(serial(), list(map(str, [endless, "--sentences", 2, *choice])))
+    out, err = capsys.readouterr()
+    assert [len(line.split()) for line in out.splitlines()] == [LONGEST, LONGEST]
+    assert (
+        err == f"note: 2 of 2 sentences did not end within {LONGEST:,} words and were cut there (--longest)\n"
+    )
+    sample.main(serial(), list(map(str, [endless, "--sentences", 2, *choice, "--longest", 12])))
+    assert [len(line.split()) for line in capsys.readouterr().out.splitlines()] == [12, 12]
+
+
+def test_words_from_python_end_too(endless: Path, models: dict[str, Path]) -> None:
+    for path in (endless, models["stream"]):
+        model = nplm_mpi.load(path)
+        assert len(list(sample_words(model, np.random.default_rng(1), temperature=0))) == LONGEST
+
+
+def test_where_no_word_can_follow_one_line_says_so(endless: Path) -> None:
+    model = nplm_mpi.load(endless)
+    model.distribution = lambda context: np.full(len(model.vocabulary), np.nan)  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="no word has a probability after 'the'"):
+        next(sample_words(model, np.random.default_rng(1), ["the"]))
+
+
 @pytest.mark.parametrize(
     "arguments",
-    [["--tokens", "0"], ["--temperature", "-1"], ["--top-p", "0"], ["--top-k", "-2"], ["--sentences", "3"]],
+    [
+        ["--tokens", "0"],
+        ["--longest", "0"],
+        ["--temperature", "-1"],
+        ["--top-p", "0"],
+        ["--top-k", "-2"],
+        ["--sentences", "3"],
+    ],
 )
 def test_senseless_settings_are_refused(models: dict[str, Path], arguments: list[str]) -> None:
     with pytest.raises(UserError, match=arguments[0]):

@@ -146,6 +146,45 @@ def test_more_words_are_drawn_where_a_larger_effective_size_is_asked_for():
     assert draws[0] < 30 < 60 < draws[1]
 
 
+class Stubborn(EveryWord):
+    """Draws the same two words however many are asked for, of which one outweighs the other."""
+
+    def __init__(self, V: int) -> None:
+        super().__init__(V)
+        self.drawn = 0
+
+    def probabilities(self, before):
+        return np.where(np.arange(self.V) == 0, 1e-9, super().probabilities(before))
+
+    def draw(self, before, number, random):
+        self.drawn += number
+        return np.arange(number) % 2
+
+
+@pytest.mark.parametrize("setting", [ranks.Setting(V=900, K=4), energy_ranks.Setting(V=900, K=4)])
+def test_draws_that_are_never_worth_enough_end_in_an_exact_update(setting):
+    module = energy_ranks if isinstance(setting, energy_ranks.Setting) else ranks
+    model, exact, proposal = module.build(serial(), setting), module.build(serial(), setting), Stubborn(900)
+    updates = SampledUpdates(model, proposal, 1, 8, 1e300)
+    contexts, words, rate = setting.batches()[0]
+    np.testing.assert_array_equal(updates.update(contexts, words, rate), exact.update(contexts, words, rate))
+    assert updates.exact == 1
+    assert proposal.drawn < 10 * 900
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("setting", [ranks.Setting(V=900, K=4), energy_ranks.Setting(V=900, K=4)])
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_overflow_end_an_update_and_are_told(setting, bad):
+    module = energy_ranks if isinstance(setting, energy_ranks.Setting) else ranks
+    model = module.build(serial(), setting)
+    model.parameters.tensors()["b"].array[::2] = bad
+    proposal = Proposal(np.random.default_rng(0).integers(0, 900, 5000), 900)
+    updates = SampledUpdates(model, proposal, 1, 8, 60.0)
+    contexts, words, rate = setting.batches()[0]
+    assert not np.isfinite(updates.update(contexts, words, rate)).all()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sampled")

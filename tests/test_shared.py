@@ -57,16 +57,18 @@ def test_one_rank_computes_the_exact_scheme_and_loses_nothing(K):
     assert shared.loss["b"].share < 1e-20 and shared.loss["d"].share < 1e-20
 
 
-def test_weight_decay_of_a_round_shrinks_weights_and_not_biases():
+@pytest.mark.parametrize(("count", "rate"), [(40, 0.01), (41, 0.01), (400, 0.1)])
+def test_weight_decay_of_a_round_shrinks_weights_as_its_updates_would_and_not_biases(count, rate):
     models = []
     for decay in (0.0, 0.5):
         setting = Setting(V=30, K=4, decay=decay)
         model, _ = build(setting, communication.serial())
-        model.update(*examples(setting, 40), 0.01)
+        model.update(*examples(setting, count), rate)
         models.append(model.parameters)
     without, decayed = models
+    factor = (1 - 4 * rate * 0.5) ** (count / 4)
     for name in ("C", "H", "U", "W"):
-        np.testing.assert_allclose(getattr(decayed, name), 0.8 * getattr(without, name), rtol=1e-12)
+        np.testing.assert_allclose(getattr(decayed, name), factor * getattr(without, name), rtol=1e-12)
     for name in ("d", "b"):
         np.testing.assert_array_equal(getattr(decayed, name), getattr(without, name))
 

@@ -3,12 +3,17 @@
 import ast
 import math
 import sys
+import time
 
 import numpy as np
 import pytest
 
+from nplm_mpi import train
+from nplm_mpi.comm import serial
 from nplm_mpi.config.presets import preset
 from nplm_mpi.models.kinds import configure
+from nplm_mpi.scoring.evaluation import evaluate
+from nplm_mpi.training import loop
 from tests.commands import (
     DATA,
     command,
@@ -284,6 +289,21 @@ def test_the_speed_counts_what_was_trained_since_and_not_the_compilation(tmp_pat
     for entry, examples in ((first, first["examples"]), (second, second["examples"] - first["examples"])):
         seconds = entry["seconds_compute"] + entry["seconds_communication"]
         assert entry["words_per_second"] * seconds == pytest.approx(examples)
+
+
+def test_the_speed_of_an_epoch_is_that_of_training_without_the_evaluation_after_it(tmp_path, monkeypatch):
+    def slow(*arguments):
+        time.sleep(0.5)
+        return evaluate(*arguments)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NPLM_MPI_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(loop, "evaluate", slow)
+    train.main(serial(), [*map(str, TINY), "--batch", "16", "--epochs", "3", "--out", "run"])
+    entries = [entry for entry in read_metrics(tmp_path / "run") if entry["event"] == "epoch"]
+    assert len(entries) == 3
+    assert sum(entry["seconds_compute"] + entry["seconds_communication"] for entry in entries) < 0.5
+    assert entries[-1]["seconds"] > 1.5
 
 
 @pytest.mark.time_limit(300)

@@ -102,12 +102,12 @@ def permute(numbers: np.ndarray, count: int, key: np.uint64) -> None:
     billions of tokens needs no table and a resumed one no replay.
     """
     half = np.uint64(1)
-    while (np.uint64(1) << (half + half)) < np.uint64(count):
+    while half < np.uint64(31) and (np.uint64(1) << (half + half)) < np.uint64(count):
         half += np.uint64(1)
     mask = (np.uint64(1) << half) - np.uint64(1)
     for i in range(numbers.shape[0]):
         value = np.uint64(numbers[i])
-        while True:
+        for _ in range(4 * count + 4):  # no cycle is longer, and few take more than two steps
             left, right = value >> half, value & mask
             for turn in range(6):
                 mixed = right + key + np.uint64(turn) * np.uint64(0x9E3779B97F4A7C15)

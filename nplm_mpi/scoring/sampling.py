@@ -4,8 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import EOS
 from nplm_mpi.scoring.language_model import LanguageModel
+
+# Where the most probable word is always another one, as with temperature 0, no sentence ends by itself.
+LONGEST = 1000
 
 
 def sharpen(p: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
@@ -32,7 +36,7 @@ def sharpen(p: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: floa
     if temperature == 0:
         top_k = 1
     else:
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             logs = np.log(kept / kept[0]) / temperature
         kept = np.exp(logs)
     if top_k > 0:
@@ -62,8 +66,9 @@ def sample_words(
     top_k: int = 0,
     top_p: float = 1.0,
     unk: bool = True,
+    longest: int = LONGEST,
 ) -> Iterator[str]:
-    """Words that continue a prompt: a sentence up to and with ``</s>``, or a stream without end.
+    """Words that continue a prompt: a sentence up to and with ``</s>``, or a stretch of a stream.
 
     Parameters
     ----------
@@ -76,17 +81,27 @@ def sample_words(
         See :func:`sharpen`.
     unk : bool
         Whether ``<unk>`` may be drawn.
+    longest : int
+        So many words at most; a sentence that did not end before is cut there.
 
     Yields
     ------
     str
         The next word.
+
+    Raises
+    ------
+    UserError
+        If no word can follow.
     """
     context = list(prompt)
-    while True:
+    for _ in range(longest):
         p = model.distribution(context)
         if not unk and model.vocabulary.unk is not None:
             p[model.vocabulary.unk] = 0
+        if not 0 < p.sum() < np.inf:
+            reason = "has a probability" if unk else f"but {model.vocabulary.words[0]} has one; allow that"
+            raise UserError(f"{model.path}: no word {reason} after {' '.join(context)!r}")
         word = model.vocabulary.words[draw(sharpen(p, temperature, top_k, top_p), random)]
         yield word
         if word == EOS and model.vocabulary.eos is not None:

@@ -242,7 +242,7 @@ class Training:
     def log_and_save(self) -> None:
         """Between two updates: what the pulse says is due."""
         if self.pulse.log:
-            self.log("progress")
+            self.log("progress", **self.pulse.rates(self.state.examples))
         if self.pulse.level:
             raise Interrupted(self.pulse.level)
         if self.pulse.save:
@@ -250,7 +250,7 @@ class Training:
 
     def end_epoch(self) -> None:
         """Evaluate, keep the best model, save."""
-        state = self.state
+        state, speed = self.state, self.pulse.rates(self.state.examples)
         result: dict[str, Any] = {"epoch": state.epoch + 1, "train_perplexity": state.train_perplexity}
         better = True
         if self.config.output.evaluate and len(self.parts["valid"]):
@@ -266,12 +266,13 @@ class Training:
             (state.epoch + 1, 0) if better else (state.best_epoch, state.stale + 1)
         )
         state.history.append(result)
-        self.log("epoch", **result)
+        self.log("epoch", **speed, **result)
         state.epoch, state.position, state.log_likelihood = state.epoch + 1, 0, 0.0
         self.save_checkpoint()
+        self.pulse.mark(state.examples)
 
     def log(self, event: str, **more: Any) -> None:
-        """Tell the listener and, on rank 0, metrics.jsonl where the run is."""
+        """Tell the listener and, on rank 0, metrics.jsonl where the run is, and ``more``."""
         state = self.state
         elapsed = time.perf_counter() - self.started
         entry = {
@@ -282,7 +283,6 @@ class Training:
             "train_perplexity": state.train_perplexity,
             "learning_rate": self.rate(state.examples),
             "seconds": elapsed,
-            **self.pulse.rates(state.examples),
             **more,
         }
         self.listen(event, entry)

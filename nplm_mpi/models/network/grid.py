@@ -128,7 +128,7 @@ class GridModel(Model):
         columns) and one of the share described above; one Allgather in the row.
         """
         p, K = self.parameters, len(words)
-        rates = self._rates(K, rate)
+        rates, upwards = self._rates(K, rate), not self.upwards
         mine = self.grid.own_examples(K)
         touched, places = distinct(contexts)
         ascent = Ascent.zeros(p, K, len(touched), self.grid.columns)
@@ -148,6 +148,7 @@ class GridModel(Model):
         p.H += ascent.H
         p.C[touched] += ascent.C  # 2(d)
         self.Q = float(ascent.log_S[0]) / K
+        self.upwards = upwards  # all rows keep step: one may have had no examples, or had to look twice
         self._shrink(rates.scale)
         return ascent.log_p.astype(np.float64)
 

@@ -125,7 +125,8 @@ class SharedModel(Model):
         self.Q = float(log_p[-1]) / self.comm.size
         for name, after in (("b", p.b), ("d", p.d)):
             self._count_losses(name, changes[name], after - before[name])
-        self._decay(1 - len(words) * rate * self.decay)
+        # As the exact schemes do in so many updates: all at once would be more, and too much for long rounds.
+        self._decay((1 - self.batch * rate * self.decay) ** (len(words) / self.batch))
         return log_p[:-1]
 
     def _note_changes(self, changes: dict[str, np.ndarray], K: int) -> None:

@@ -13,8 +13,9 @@ all examples of an update; each computes its own of them.
 
 The draws are enough if they are worth enough: the effective sample size of an example's
 weights r is (sum r)^2 / sum r^2.  While its mean over the examples is below what was
-asked for, as many again are drawn; where that would be more than a third of all words, the
-update is exact.  The number to begin with follows what was needed.
+asked for, as many again are drawn; where that would be more than a third of all words, or
+:data:`MOST_DRAWS` for each word, or where numbers overflow, the update is exact.  The number to
+begin with follows what was needed.
 
 The ranks' model stays the exact one, which evaluates, saves and loads as ever.
 """
@@ -36,6 +37,8 @@ from nplm_mpi.models.outputs.proposal import Proposal
 
 # Where so large a share of all words would be drawn, the update is exact.
 EXACT_FROM = 1 / 3
+# And where so many draws for each word of the vocabulary were not worth enough.
+MOST_DRAWS = 4
 # Draws are changed by this much after an update that had enough, or too few.
 FEWER, MORE = 0.98, 1.25
 # Updates after which the energy model's own rows take their decay.
@@ -120,25 +123,30 @@ class SampledUpdates:
         before = contexts[:, 0]
         q = self.proposal.probabilities(before)
         step = _EnergyStep(self, contexts) if isinstance(self.model, EnergyModel) else _Step(self, contexts)
-        drawn = np.empty(0, np.int64)
-        number = self.draws
-        while True:
-            drawn = np.concatenate([drawn, self.proposal.draw(before, number, random)])
-            if len(np.unique(drawn)) > EXACT_FROM * self.model.parameters.V:
-                self.exact += 1
-                return self.model.update(contexts, words, rate)
+        V = self.model.parameters.V
+        drawn = self.proposal.draw(before, self.draws, random)
+        # How many were drawn ends this, whatever the numbers are: a size may be NaN, or never large enough.
+        while len(np.unique(drawn)) <= EXACT_FROM * V and len(drawn) <= MOST_DRAWS * max(V, self.draws):
             found = self._choose(drawn, q, words)
-            S, size = self._sums(step.outputs(found), found, step)
-            if size >= min(self.effective, len(drawn)):
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # log_p tells of it
+                S, size = self._sums(step.outputs(found), found, step)
+                if size >= min(self.effective, len(drawn)):
+                    self._adjust(len(drawn), size)
+                    self.model.Q = float(np.mean(step.Q + np.log(S)))
+                    step.ascend(found, S, words, rate)
+                    return np.minimum(step.target - step.Q - np.log(S), 0.0)
+            if math.isnan(size):
                 break
-            number = len(drawn)
-        enough = size >= 1.1 * self.effective and len(drawn) <= self.draws
+            drawn = np.concatenate([drawn, self.proposal.draw(before, len(drawn), random)])
+        self.exact += 1
+        return self.model.update(contexts, words, rate)
+
+    def _adjust(self, drawn: int, size: float) -> None:
+        """How many draws the next update begins with, after one that needed so many."""
+        enough = size >= 1.1 * self.effective and drawn <= self.draws
         self.draws = max(
-            self.samples, int(self.draws * FEWER) if enough else min(len(drawn), int(self.draws * MORE))
+            self.samples, int(self.draws * FEWER) if enough else min(drawn, int(self.draws * MORE))
         )
-        self.model.Q = float(np.mean(step.Q + np.log(S)))
-        step.ascend(found, S, words, rate)
-        return np.minimum(step.target - step.Q - np.log(S), 0.0)
 
     def _choose(self, drawn: np.ndarray, q: np.ndarray, words: np.ndarray) -> Draws:
         """This rank's rows of the drawn words and the targets."""
@@ -167,7 +175,10 @@ class SampledUpdates:
         if math.isnan(self.model.Q):
             step.Q = y.max(axis=0, initial=-np.inf)
             self.model.row.allreduce_max(step.Q)
-        while True:
+        for maximum_is_known in (False, True):
+            if maximum_is_known:  # as well as numbers can do; where they overflow, S says so
+                step.Q = y.max(axis=0, initial=-np.inf)
+                self.model.row.allreduce_max(step.Q)
             parts = np.exp(y - step.Q)
             own = parts[at]
             parts *= found.weight[:, None].astype(y.dtype)
@@ -180,8 +191,6 @@ class SampledUpdates:
             S = totals[0] + totals[2]
             if np.all((S > 1e-25) & (S < 1e25)):
                 break
-            step.Q = y.max(axis=0, initial=-np.inf)
-            self.model.row.allreduce_max(step.Q)
         y[:] = parts
         y[at] = own
         step.target = totals[3]
