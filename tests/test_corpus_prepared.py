@@ -427,6 +427,19 @@ def test_full_disks_everywhere_are_one_line(monkeypatch, temporary):
         load(CorpusConfig((VOCAB17,)))
 
 
+def test_a_command_without_a_home_says_so_in_one_line(tmp_path):
+    text = write(tmp_path / "t.txt", "a b a b c\n")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/x"}
+    env |= {"NPLM_MPI_CACHE": "", "TMPDIR": str(tmp_path)}
+    line = [sys.executable, "-m", "nplm_mpi.ngram", "--order", "1", "--min-count", "0", "--split", "rest"]
+    line += ["--corpus", text, "--out", "m.h5"]
+    done = subprocess.run(line, cwd=tmp_path, env=env, timeout=100, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "warning" in line.lower()]
+    (warning,) = said
+    assert warning.startswith("nplm_mpi.ngram: warning: /dev/null/x/nplm_mpi: Not a directory; ")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems")
 def test_a_model_of_a_read_only_cache_is_made_and_evaluated(tmp_path, own_cache):
     text, other = write(tmp_path / "t.txt", "a b a b c\n"), write(tmp_path / "other.txt", "c b a\n")

@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from nplm_mpi import __version__
 from nplm_mpi.base import launcher
 from nplm_mpi.base.errors import Stop, UserError, same_on_all_ranks
+from nplm_mpi.base.places import CacheWarning
 from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm, serial, world
 from nplm_mpi.commandline.streams import OutputError, connected
@@ -64,7 +66,7 @@ def end(name: str, command: Command, argv: Sequence[str]) -> NoReturn:
     try:
         comm = ranks_for(name, argv)
         comm.end_with_launcher()
-        with one_thread(), quiet_unless(comm.is_root):
+        with one_thread(), quiet_unless(comm.is_root), warnings_in_lines(name, comm.is_root):
             try:
                 command(comm, argv)
             except SystemExit as leave:  # --help, on all ranks alike
@@ -151,6 +153,23 @@ def quiet_unless(speaks: bool) -> Iterator[None]:
         yield
         return
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+@contextlib.contextmanager
+def warnings_in_lines(name: str, speaks: bool) -> Iterator[None]:
+    """Say in one line each what becomes of caches, once, not on every rank."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def say(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if not issubclass(category, CacheWarning):
+                show(message, category, *where, **more)
+            elif speaks:
+                complain(name, f"warning: {message}")
+
+        warnings.showwarning = say
+        warnings.simplefilter("always", CacheWarning)
         yield
 
 
