@@ -1,6 +1,6 @@
 """python -m nplm_mpi.train: train a network, on all ranks that mpirun starts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline import tensorboard as tensorboard_log
 from nplm_mpi.commandline.arguments import Parser, add_config_options, build_config
-from nplm_mpi.commandline.display import Display, number
+from nplm_mpi.commandline.display import QUIET, USUAL, VERBOSE, Course, Display, number
 from nplm_mpi.commandline.streams import print_json, report
 from nplm_mpi.commandline.tables import print_table
 
@@ -44,6 +44,7 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
     with same_on_all_ranks():
         arguments = make_parser().parse_args(argv)
         config = build_config(arguments, DEFAULT_PRESET)
+    loudness = QUIET if arguments.quiet else VERBOSE if arguments.verbose else USUAL
     if config.output.tensorboard:
         comm.on_root(tensorboard_log.check_installed)
     # Compiled code and all that computes takes a second to load: --help and mistakes need nothing of it.
@@ -54,7 +55,7 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
         config,
         lambda started: build_config(arguments, DEFAULT_PRESET, started=started),
         signals,
-        Screen(comm.is_root),
+        Screen(comm.is_root, loudness, arguments.timestamps),
         f"nplm_mpi {__version__}, python -m nplm_mpi.train --config THIS",
     )
     if comm.is_root:
@@ -67,33 +68,30 @@ def make_parser() -> Parser:
     """The command's options."""
     parser = Parser("train", "Train a neural probabilistic language model.", EXAMPLES)
     add_config_options(parser, DEFAULT_PRESET)
+    group = parser.add_argument_group("What a run shows on standard error")
+    loudness = group.add_mutually_exclusive_group()
+    loudness.add_argument("--quiet", action="store_true", help="warnings and errors only")
+    loudness.add_argument(
+        "-v", "--verbose", action="store_true", help="more: every file written, the rate, communication"
+    )
+    group.add_argument(
+        "--timestamps", action="store_true", help="begin each line with date and time, for logs"
+    )
     return parser
 
 
-class Screen:
-    """What a run shows: lines or a progress bar on standard error, and TensorBoard's files.
-
-    Parameters
-    ----------
-    speaks : bool
-        False on all ranks but one.
-    """
-
-    def __init__(self, speaks: bool) -> None:
-        self.speaks = speaks
-        self.display = Display(0, speaks)
-
-    def say(self, text: str) -> None:
-        """A line for the reader."""
-        self.display.say(text)
+class Screen(Display):
+    """What a run shows: lines or a bar on standard error, and TensorBoard's files."""
 
     @contextmanager
-    def follow(self, total: int, out: Path, tensorboard: bool) -> Iterator["Listener"]:
-        """While entered, show the events of a training of ``total`` examples in the folder ``out``."""
+    def follow(
+        self, epochs: int, per_epoch: int, examples: Callable[[], int], out: Path, tensorboard: bool
+    ) -> Iterator["Listener"]:
+        """As :meth:`nplm_mpi.training.session.Screen.follow`."""
         wanted = tensorboard and self.speaks
         with (
-            Display(total, self.speaks) as self.display,
-            tensorboard_log.beside(self.display, out / "tensorboard", wanted) as listen,
+            self.watching(Course(epochs, per_epoch, examples)),
+            tensorboard_log.beside(self, out / "tensorboard", wanted) as listen,
         ):
             yield listen
 
@@ -108,8 +106,8 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         ("parameters", f"{summary['parameters']:,}"),
         ("epochs", f"{summary['epochs']} (best: {summary['best_epoch']})"),
         ("train perplexity", number(summary["train_perplexity"])),
-        ("valid perplexity", number(summary.get("valid_perplexity"))),
-        ("test perplexity", number(summary.get("test_perplexity"))),
+        ("valid perplexity", with_and_without(summary, "valid")),
+        ("test perplexity", with_and_without(summary, "test")),
         ("speed", f"{summary['words_per_second']:,.0f} words/s, {duration(summary['seconds_training'])}"),
         ("communication", f"{summary['seconds_communication'] / max(summary['seconds_training'], 1e-9):.1%}"),
         (
@@ -138,6 +136,15 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     ]
     with report():
         print_table("summary", rows)
+
+
+def with_and_without(summary: dict[str, Any], part: str) -> str:
+    """A part's perplexity, and what unknown words have to do with it."""
+    text = number(summary.get(f"{part}_perplexity"))
+    if oov := summary.get(f"{part}_oov"):
+        inside, share = summary[f"{part}_perplexity_without_oov"], oov / summary[f"{part}_tokens"]
+        text += f"; {number(inside)} without {counted(oov, 'unknown word')} ({share:.1%} of the tokens)"
+    return text
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import UNK, brown, load
-from nplm_mpi.corpus.python_docs import read_python_docs
+from nplm_mpi.corpus.python_docs import deal, paragraphs, read_python_docs
 
 MINI = Path(__file__).parent / "data" / "H09_brown_mini"
 TEXT = (
@@ -54,11 +56,11 @@ def mini_config(**options):
 # python-docs
 
 
-def test_python_docs_is_a_stream_of_about_114000_tokens():
+def test_python_docs_is_a_stream_of_about_78000_tokens():
     corpus = load(CorpusConfig())
     facts = corpus.describe()
     assert corpus.text == "stream"
-    assert 100_000 < facts["tokens"] < 140_000
+    assert 70_000 < facts["tokens"] < 100_000
     assert facts["train"] + facts["valid"] + facts["test"] == facts["tokens"] == len(corpus.tokens)
     assert corpus.vocabulary.bos is None
     assert "Python 3" in facts["origin"]
@@ -68,6 +70,42 @@ def test_python_docs_reads_the_same_twice_and_splits_punctuation_off():
     first, second = (b"".join(block.data for block in read_python_docs()) for _ in range(2))
     assert first == second
     assert b'The " assert " statement\n' in first
+
+
+def test_a_run_of_one_mark_is_one_token_and_no_paragraph_stands_twice():
+    topics = {
+        "a": 'x.y !== "a"\n-----\n\nshared words\n\n  \n===  ===',
+        "b": "shared   words\n\n\nown ('')",
+    }
+    text = [paragraph for tenth in deal(topics) for found in tenth.values() for paragraph in found]
+    assert sorted(text) == ["=== ===\n", "own ( '' )\n", "shared words\n", 'x . y ! == " a "\n-----\n']
+
+
+def test_the_parts_of_python_docs_are_alike():
+    """In what is in them, in how long they are, and in how well one is predicted from another."""
+    corpus = load(CorpusConfig())
+    parts = {name: corpus.part(name) for name in ("train", "valid", "test")}
+    V = len(corpus.vocabulary)
+    shares = {name: np.bincount(tokens, minlength=V) / len(tokens) for name, tokens in parts.items()}
+    for name in ("valid", "test"):
+        assert np.abs(shares[name] - shares["train"]).max() < 0.02
+    # Cross entropy of bigrams, in which one part's repeated lines would stand out.
+    before = np.zeros((V, V), np.float32)
+    np.add.at(before, (parts["train"][:-1], parts["train"][1:]), 1)
+    smoothed = (before + 0.01) / (before.sum(1, keepdims=True) + 0.01 * V)
+    entropies = [-np.log(smoothed[parts[name][:-1], parts[name][1:]]).mean() for name in ("valid", "test")]
+    assert abs(entropies[0] - entropies[1]) < 0.1
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), st.text("xy!. \n\0")))
+def test_every_paragraph_is_dealt_once_and_tenths_are_as_long_as_one_another(topics):
+    tenths = deal(topics)
+    dealt = [paragraph for tenth in tenths for found in tenth.values() for paragraph in found]
+    assert len(dealt) == len(set(dealt))
+    assert set(dealt) == {paragraph for text in topics.values() for paragraph in paragraphs(text)}
+    lengths = [sum(len(p.split()) for found in tenth.values() for p in found) for tenth in tenths]
+    longest = max((len(p.split()) for p in dealt), default=0)
+    assert max(lengths) - min(lengths) <= longest
 
 
 # Brown's layout

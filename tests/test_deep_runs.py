@@ -108,7 +108,7 @@ def test_the_run_begins_with_what_it_trains(run):
     with nplm_mpi.storage.saving.open_model(run / "best.h5") as file:
         config, corpus = file.config, load_corpus(file.config.corpus)
         numbers = sum(file.read(name).size for name in file.shapes if name.startswith("parameters/"))
-    (line,) = [text for text in session.describe(serial(), config, corpus, 0.0) if "network" in text]
+    (line,) = [text for text in session.describe(serial(), config, corpus) if "network" in text]
     h = config.model.hidden
     assert line == f"deep network n=10 m=5 h={h} 2 x tanh, 25 inputs: {numbers:,} parameters, float64"
 

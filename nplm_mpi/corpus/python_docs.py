@@ -1,11 +1,16 @@
 """The built-in corpus: the English text of Python's own help topics.
 
 Every CPython carries it as ``pydoc_data.topics``, so nothing has to be downloaded. The text grows
-with Python (114,029 tokens in 3.11.7, 121,714 in 3.12.1, 127,647 in 3.13.0), so numbers measured on
-it compare within one version only; ``Corpus.describe()`` names the version.
+with Python, so numbers measured on it compare within one version only; ``Corpus.describe()`` names
+the version.
 
-Topics come in alphabetical order. A token is a run of letters, digits and underscores, or one
-other character that is not white space: ``x.y != "a"`` has the 8 tokens x . y ! = " a ".
+A token is a run of letters, digits and underscores, or a run of one other character that is not
+white space: ``x != "a"`` has the 6 tokens x ! = " a ", and a ruled line has one.
+
+The topics are about different things, and some repeat paragraphs of others. So that no part of the
+corpus is about something that the others know nothing of, nor repeats what they know, a paragraph
+stands once, and each topic's paragraphs are dealt to ten tenths of the text, as long as one another.
+Cut into contiguous parts, the text has parts that are alike.
 """
 
 import importlib
@@ -16,7 +21,10 @@ from pathlib import Path
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.text import Block
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+TENTHS = 10
+
+_TOKEN = re.compile(r"\w+|([^\w\s])\1*")
+_BLANK_LINE = re.compile(r"\n\s*\n")
 
 
 def read_topics() -> dict[str, str]:
@@ -37,12 +45,37 @@ def read_topics() -> dict[str, str]:
 
 
 def read_python_docs() -> Iterator[Block]:
-    """One block per topic, its lines kept, tokens separated by single spaces."""
-    topics = read_topics()
+    """One block per tenth and topic, its lines kept, tokens separated by single spaces."""
+    for tenth in deal(read_topics()):
+        for name, paragraphs in tenth.items():
+            yield Block("\n".join(paragraphs).encode("utf-8"), f"pydoc_data.topics[{name!r}]", 1)
+
+
+def deal(topics: dict[str, str]) -> list[dict[str, list[str]]]:
+    """The topics' paragraphs, each once, in tenths of the text: topics in alphabetical order, in theirs.
+
+    Each paragraph goes to the tenth that is the shortest so far, so that all tenths have
+    their share of each topic that is long enough.
+    """
+    tenths: list[dict[str, list[str]]] = [{} for _ in range(TENTHS)]
+    lengths, seen = [0] * TENTHS, set()
     for name in sorted(topics):
-        lines = topics[name].replace("\0", " ").split("\n")
-        text = "".join(" ".join(_TOKEN.findall(line)) + "\n" for line in lines)
-        yield Block(text.encode("utf-8"), f"pydoc_data.topics[{name!r}]", 1)
+        for paragraph in paragraphs(topics[name]):
+            if paragraph not in seen:
+                seen.add(paragraph)
+                shortest = lengths.index(min(lengths))
+                lengths[shortest] += len(paragraph.split())
+                tenths[shortest].setdefault(name, []).append(paragraph)
+    return tenths
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """What stands between blank lines: tokens with single spaces between them, line by line."""
+    for part in _BLANK_LINE.split(text.replace("\0", " ")):
+        lines = (" ".join(found[0] for found in _TOKEN.finditer(line)) for line in part.split("\n"))
+        paragraph = "".join(f"{line}\n" for line in lines if line)
+        if paragraph:
+            yield paragraph
 
 
 def topics_file() -> Path:

@@ -61,7 +61,7 @@ def find_source(names: tuple[str, ...]) -> Source:
         if name in BUILT_IN and len(names) > 1:
             raise UserError(f"--corpus {' '.join(names)}: {name} stands alone; give either it or files")
     if names[0] == "python-docs":
-        version = f"pydoc_data.topics of Python {'.'.join(map(str, sys.version_info[:3]))}"
+        version = f"pydoc_data.topics of Python {'.'.join(map(str, sys.version_info[:3]))}, dealt"
         return Source(
             names[0],
             "stream",

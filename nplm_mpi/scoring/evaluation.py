@@ -23,18 +23,33 @@ class Evaluation:
         Predicted tokens, end-of-sentence symbols included.
     log_likelihood : float
         Sum of their natural log probabilities.
+    oov : int
+        How many of them are unknown words.
+    oov_log_likelihood : float
+        Their part of the sum.
     """
 
     tokens: int
     log_likelihood: float
+    oov: int = 0
+    oov_log_likelihood: float = 0.0
 
     @property
     def perplexity(self) -> float:
         """exp(-log_likelihood / tokens), nan without tokens, inf beyond all floats."""
-        if self.tokens == 0:
-            return math.nan
-        average = -self.log_likelihood / self.tokens
-        return math.exp(average) if average < 709 else math.inf
+        return _perplexity(self.tokens, self.log_likelihood)
+
+    @property
+    def perplexity_without_oov(self) -> float:
+        """The same of the known words alone."""
+        return _perplexity(self.tokens - self.oov, self.log_likelihood - self.oov_log_likelihood)
+
+
+def _perplexity(tokens: int, log_likelihood: float) -> float:
+    if tokens == 0:
+        return math.nan
+    average = -log_likelihood / tokens
+    return math.exp(average) if average < 709 else math.inf
 
 
 def token_log_probs(model: AnyModel, examples: Examples) -> np.ndarray:
@@ -50,16 +65,22 @@ def token_log_probs(model: AnyModel, examples: Examples) -> np.ndarray:
     return log_p
 
 
-def evaluate(model: AnyModel, examples: Examples, between: Callable[[], None] = lambda: None) -> Evaluation:
+def evaluate(
+    model: AnyModel, examples: Examples, between: Callable[[], None] = lambda: None, unk: int | None = None
+) -> Evaluation:
     """The perplexity of ``model`` on ``examples``. Collective, as :func:`token_log_probs`.
 
     ``between`` is called now and then, on all ranks at the same point; it may raise to
-    give up.
+    give up.  ``unk`` is the number of the symbol for unknown words, which are counted apart.
     """
-    total = 0.0
+    total = unknown = 0.0
+    oov = 0
     for begin in range(0, len(examples), CHUNK):
         end = min(begin + CHUNK, len(examples))
         contexts, words = examples.look_up(np.arange(examples.start + begin, examples.start + end))
-        total += float(model.log_prob(contexts, words).sum())
+        log_p = model.log_prob(contexts, words)
+        total += float(log_p.sum())
+        strange = words == (-1 if unk is None else unk)
+        oov, unknown = oov + int(np.count_nonzero(strange)), unknown + float(log_p[strange].sum())
         between()
-    return Evaluation(len(examples), total)
+    return Evaluation(len(examples), total, oov, unknown)

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from numba.core import event
 
+from nplm_mpi.base.wording import counted
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.machine.shared_sums import SharedSums
 from nplm_mpi.models.interface import AnyModel
@@ -22,7 +24,12 @@ LEARNING, EVALUATION = "learning", "evaluation"
 FAR = 1e4
 
 
-def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel], read: Callable[[], object]) -> float:
+def compile_kernels(
+    comm: Comm,
+    build: Callable[[Comm], AnyModel],
+    read: Callable[[], object],
+    tell: Callable[[str, str], None] = lambda text, detail: None,
+) -> float:
     """Compile, or load from the cache, whatever a training calls.
 
     Parameters
@@ -32,6 +39,8 @@ def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel], read: Callabl
         Makes a model like the one to be trained, of :data:`WORDS` words, for one rank.
     read : callable
         Reads examples.
+    tell : callable
+        Called on rank 0 whenever it begins to compile a function; what is in the cache is not compiled.
 
     Returns
     -------
@@ -51,11 +60,29 @@ def compile_kernels(comm: Comm, build: Callable[[Comm], AnyModel], read: Callabl
         parts = {0: {EVALUATION}, 2: {LEARNING}}
     else:
         parts = {1 if node.is_root else 2: {LEARNING, EVALUATION}}
-    for turn in range(3):
-        if turn in parts:
-            exercise(build(serial()), read, parts[turn])
-        comm.patient_barrier()
+    with event.install_listener(
+        "numba:compile", Counter(tell if comm.is_root else lambda text, detail: None)
+    ):
+        for turn in range(3):
+            if turn in parts:
+                exercise(build(serial()), read, parts[turn])
+            comm.patient_barrier()
     return time.perf_counter() - start
+
+
+class Counter(event.Listener):
+    """Tells how many functions were begun to be compiled so far."""
+
+    def __init__(self, tell: Callable[[str, str], None]) -> None:
+        self.tell, self.count = tell, 0
+
+    def on_start(self, event: event.Event) -> None:
+        """Of a compilation."""
+        self.count += 1
+        self.tell("compiling for this machine, once; this can take a minute", counted(self.count, "function"))
+
+    def on_end(self, event: event.Event) -> None:
+        """Nothing to tell."""
 
 
 def exercise(model: AnyModel, read: Callable[[], object], parts: set[str]) -> None:

@@ -254,6 +254,7 @@ class Training:
         result: dict[str, Any] = {"epoch": state.epoch + 1, "train_perplexity": state.train_perplexity}
         better = True
         if self.config.output.evaluate and len(self.parts["valid"]):
+            self.listen("stage", {"message": "validating"})
             valid = evaluate(self.model, self.parts["valid"], self.pulse.give_way).perplexity
             if not math.isfinite(valid):
                 raise NonFinite(f"the validation perplexity after epoch {state.epoch + 1} is {valid}")
@@ -266,7 +267,7 @@ class Training:
             (state.epoch + 1, 0) if better else (state.best_epoch, state.stale + 1)
         )
         state.history.append(result)
-        self.log("epoch", **speed, **result)
+        self.log("epoch", **speed, **result, best_valid_perplexity=state.best, stalled=state.stale)
         state.epoch, state.position, state.log_likelihood = state.epoch + 1, 0, 0.0
         self.save_checkpoint()
         self.pulse.mark(state.examples)
@@ -312,7 +313,9 @@ class Training:
         try:
             size = save_model(self.out / name, self.model, self.corpus.vocabulary, self.config, training)
             self.unsaved.discard(name)
-            self.cost.add(size, time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            self.cost.add(size, seconds)
+            self.listen("saved", {"name": name, "bytes": size, "seconds": seconds})
         except SaveError as error:
             self.unsaved.add(name)
             self.listen("warning", {"message": f"{error}; training goes on, what was there is untouched"})
@@ -470,15 +473,21 @@ class Pulse:
         }
 
 
-def final_evaluation(training: Training, open_best: Callable[[], Any]) -> dict[str, float]:
-    """Perplexities of the best model on validation and test. Collective."""
+def final_evaluation(training: Training, open_best: Callable[[], Any]) -> dict[str, Any]:
+    """How well the best model predicts validation and test, with and without unknown words. Collective."""
     with open_best() as file:
         read_into(training.model, file)
-    return {
-        f"{part}_perplexity": evaluate(training.model, training.parts[part]).perplexity
-        for part in ("valid", "test")
-        if len(training.parts.get(part, ()))
-    }
+    results: dict[str, Any] = {}
+    for part in ("valid", "test"):
+        if len(training.parts.get(part, ())):
+            found = evaluate(training.model, training.parts[part], unk=training.corpus.vocabulary.unk)
+            results |= {
+                f"{part}_perplexity": found.perplexity,
+                f"{part}_perplexity_without_oov": found.perplexity_without_oov,
+                f"{part}_tokens": found.tokens,
+                f"{part}_oov": found.oov,
+            }
+    return results
 
 
 def unigram_log_probs(counts: np.ndarray) -> np.ndarray:

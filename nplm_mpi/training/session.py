@@ -1,7 +1,6 @@
 """A run from its configuration to its summary: folder, corpus, model, training, last evaluation."""
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,7 +13,7 @@ import psutil
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.base.signals import Signals
-from nplm_mpi.base.wording import counted
+from nplm_mpi.base.wording import counted, duration
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.run import Config
 from nplm_mpi.config.training import parse_grid
@@ -52,10 +51,26 @@ class Screen(Protocol):
     """Where a run shows what it does, on all ranks; only rank 0's is seen."""
 
     def say(self, text: str) -> None:
-        """A line for the reader."""
+        """Lines for the reader."""
 
-    def follow(self, total: int, out: Path, tensorboard: bool) -> AbstractContextManager[Listener]:
-        """While entered, show the events of a training of ``total`` examples in the folder ``out``."""
+    def warn(self, text: str) -> None:
+        """A line that is shown however quiet the run is."""
+
+    def stage(self, text: str) -> AbstractContextManager[Callable[[str, str], None]]:
+        """While entered, show that ``text`` is done; what is yielded is told what is done now, how far."""
+
+    def follow(
+        self, epochs: int, per_epoch: int, examples: Callable[[], int], out: Path, tensorboard: bool
+    ) -> AbstractContextManager[Listener]:
+        """While entered, show the events of a training in the folder ``out``.
+
+        Parameters
+        ----------
+        epochs, per_epoch : int
+            How many, and the examples of one.
+        examples : callable
+            How many examples are done; may be asked at any time, by another thread.
+        """
 
 
 def run(
@@ -108,36 +123,45 @@ def train(
     check_threads(comm, config.training.threads)
     check_processors(comm)
     out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
+    screen.say(f"reading {' '.join(config.corpus.corpus)}")
     corpus = open_on_all(comm, config)
     with same_on_all_ranks():
         check_long_enough(corpus, config.model.order)
+    for line in describe(comm, config, corpus):
+        screen.say(line)
     if not found:
         comm.on_root(make_folder, out)
         comm.on_root(lock.take, out)
-    warn_of_memory(comm, config, len(corpus.vocabulary))
-    compiling = compile_kernels(
-        comm, lambda alone: build(alone, config, WORDS), lambda: read_examples(config, corpus)
-    )
+    warn_of_memory(comm, config, len(corpus.vocabulary), screen)
+    with screen.stage("loading compiled code") as tell:
+        compiling = compile_kernels(
+            comm, lambda alone: build(alone, config, WORDS), lambda: read_examples(config, corpus), tell
+        )
+    screen.say(f"compiled code ready after {duration(compiling)}; training in {out}")
     model, state = (
         resume(comm, config, corpus, found.path) if found and found.path else start(comm, config, corpus)
     )
     comm.on_root(tidy, out, config, state, header)
 
-    total = config.training.epochs * max(len_of_epoch(config, corpus), 1)
-    with screen.follow(total, out, config.output.tensorboard) as listen:
-        for line in describe(comm, config, corpus, compiling):
-            screen.say(line)
+    with screen.follow(
+        config.training.epochs,
+        len_of_epoch(config, corpus),
+        lambda: state.examples,
+        out,
+        config.output.tensorboard,
+    ) as listen:
         training = Training(config, corpus, model, out, state, listen, signals)
         if found:
             screen.say(tell_resumed(found, training))
         elif config.output.resume == "auto":
             screen.say(f"{out} holds no run yet: this one starts from the beginning")
         ready = time.perf_counter()
-        state = training.run()
+        training.run()
         trained = time.perf_counter() - ready
     results: dict[str, Any] = {}
     if config.output.evaluate and config.training.max_examples != 0 and not training.unsaved:
-        results = final_evaluation(training, lambda: checkpoint.open_model(out / "best.h5"))
+        with screen.stage("evaluating the best model"):
+            results = final_evaluation(training, lambda: checkpoint.open_model(out / "best.h5"))
     return {
         "parameters": count_parameters(config, len(corpus.vocabulary)),
         "epochs": state.epoch,
@@ -174,7 +198,7 @@ def open_on_all(comm: Comm, config: Config) -> Corpus:
     return open_prepared(path)
 
 
-def warn_of_memory(comm: Comm, config: Config, V: int) -> None:
+def warn_of_memory(comm: Comm, config: Config, V: int, screen: Screen) -> None:
     """Say so before training if memory will not suffice. Collective."""
     settings, on_node = config.training, comm.split_by_node().size
     layout = Layout(*parse_grid(settings.grid)) if settings.grid else Layout(1, comm.size)
@@ -186,8 +210,8 @@ def warn_of_memory(comm: Comm, config: Config, V: int) -> None:
     else:
         per_rank = memory_per_rank(config.model, V, settings.batch, itemsize, layout)
     text = memory_warning(per_rank, on_node, float(psutil.virtual_memory().available))
-    if text and comm.is_root:
-        print(text, file=sys.stderr, flush=True)
+    if text:
+        screen.warn(text.removeprefix("warning: "))
 
 
 def build(comm: Comm, config: Config, V: int) -> AnyModel:
@@ -308,11 +332,13 @@ def count_parameters(config: Config, V: int) -> int:
 def len_of_epoch(config: Config, corpus: Corpus) -> int:
     """Examples of an epoch."""
     start, stop = corpus.parts["train"]
+    if corpus.vocabulary.bos is None:  # the first words of a stream have no context
+        start = min(max(start, config.model.order - 1), stop)
     limit = config.training.max_examples
     return stop - start if limit < 0 else min(limit, stop - start)
 
 
-def describe(comm: Comm, config: Config, corpus: Corpus, compiling: float) -> list[str]:
+def describe(comm: Comm, config: Config, corpus: Corpus) -> list[str]:
     """The lines that open a run."""
     about, V = corpus.describe(), len(corpus.vocabulary)
     parts = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in corpus.parts.items())
@@ -322,7 +348,6 @@ def describe(comm: Comm, config: Config, corpus: Corpus, compiling: float) -> li
         f"{config.model.describe()}: {count_parameters(config, V):,} parameters, {config.training.dtype}",
         f"{counted(comm.size, 'rank')} x {counted(config.training.threads, 'thread')} "
         f"on {os.cpu_count()} cores (numba {numba.__version__}); K={config.training.batch}",
-        f"compiled code ready after {compiling:.1f} s",
     ]
 
 
