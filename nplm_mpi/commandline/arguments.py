@@ -210,7 +210,9 @@ def _add_option(group: Any, field: dataclasses.Field, plain: Any) -> None:
             off = {"const": field.default, "help": argparse.SUPPRESS}
             group.add_argument(f"--no-{flag[2:]}", action="store_const", **off, **common)
             return
-        group.add_argument(flag, type=kind, metavar=metavar, help=text, **common)
+        added = group.add_argument(flag, type=kind, metavar=metavar, help=text, **common)
+        # Not argparse's choices: the configuration names the nearest one.
+        added.known = field.metadata.get("choices")
 
 
 def shown_default(value: Any, text: str) -> str:

@@ -8,6 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from threadpoolctl import threadpool_limits
@@ -35,6 +36,7 @@ COMMANDS = {
     "neighbors": "similar words, analogies, a map of words",
     "export": "vectors and parameters for other programs",
     "plot": "learning curves of runs",
+    "completion": "a script that lets bash, zsh or fish complete commands and options",
 }
 # Those that share their work among ranks; of the others, rank 0 does everything.
 SHARED_WORK = {"train", "evaluate", "score", "plan", "reproduce"}
@@ -178,11 +180,14 @@ def main() -> NoReturn:
     arguments = sys.argv[1:]
     name = arguments[0] if arguments else ""
     if name in COMMANDS:
-        module = importlib.import_module(f"nplm_mpi.{name}")
-        if hasattr(module, "__path__"):
-            module = importlib.import_module(f"{module.__name__}.__main__")
-        run(name, module.main, arguments[1:])
+        run(name, importlib.import_module(module_of(name)).main, arguments[1:])
     run("", overview, arguments)
+
+
+def module_of(name: str) -> str:
+    """The module that a command is in."""
+    package = Path(__file__).parents[1]
+    return f"{package.name}.{name}{'.__main__' if (package / name).is_dir() else ''}"
 
 
 def overview(comm: Comm, argv: Sequence[str]) -> None:
