@@ -15,7 +15,6 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser, build_config, words_of_text
-from nplm_mpi.config.run import SECTIONS
 from tests.commands import main_of
 from tests.mpi import ROOT
 
@@ -122,14 +121,14 @@ def test_help_tells_what_a_run_without_options_does(
     parser = module.make_parser()
     config = build_config(parser.parse_args([]), module.DEFAULT_PRESET)
     told = 0
-    for section in SECTIONS:
+    for section in ("corpus", "model", "training", "output"):
         values = vars(getattr(config, section))
         for option, value in values.items():
             flag = option.replace("_", "-")
             found = re.search(
                 rf"^ +--{flag}[ ,][^\n]*(?:\n {{20,}}[^\n]*)?\(default: ([^()]*)\)$", text, re.MULTILINE
             )
-            if found and option != "corpus":
+            if found and value not in ("", ()) and option != "corpus":
                 shown = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
                 assert found[1] == (f"{shown:g}" if isinstance(shown, float) else str(shown)), option
                 told += 1
