@@ -175,7 +175,9 @@ def read_text(
         start, stop = corpus.parts[part]
         known = corpus.tokens[start:stop]
         oov = 0 if vocabulary.unk is None else int(np.count_nonzero(known == vocabulary.unk))
-        return f"{corpus.name}, {part}", corpus.tokens, (start, stop), oov
+        own_file = {"valid": trained_on.valid, "test": trained_on.test}.get(part)
+        about = " ".join(own_file) if own_file else f"{corpus.name}, {part}"
+        return about, corpus.tokens, (start, stop), oov
     if arguments.split:
         raise UserError(f"--split: the model was trained on {' '.join(trained_on.corpus)}, not on {shown}")
     tokens, _ = encode_corpus(asked, vocabulary, trained_on.treatment)

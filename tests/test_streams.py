@@ -4,7 +4,6 @@ import errno
 import fcntl
 import io
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -18,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.strict_json import as_json, finite
 from nplm_mpi.base.wording import printable
 from nplm_mpi.commandline import streams, tables
-from nplm_mpi.commandline.streams import OutputError, Sink, finite, print_json, report, text_stream
+from nplm_mpi.commandline.streams import OutputError, Sink, print_json, report, text_stream
 from tests.mpi import ROOT
 
 ARPA = "\\data\\\nngram 1=3\n\n\\1-grams:\n-99\t<s>\n-0.6\t</s>\n-0.3\toak\n\n\\end\\\n"
@@ -244,8 +244,9 @@ values = st.recursive(
 
 @given(values)
 def test_any_value_becomes_json_that_reads_back(value: object) -> None:
-    text = json.dumps(finite(value), allow_nan=False)
-    if not isinstance(value, float) or math.isfinite(value):
+    for ascii_only in (True, False):
+        text = as_json(value, ascii_only)
+        text.encode("utf-8")
         assert json.loads(text, parse_constant=refuse) == finite(value)
 
 

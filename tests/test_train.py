@@ -227,7 +227,14 @@ def test_the_defaults_learn_the_built_in_corpus_showing_progress_and_a_summary(t
     options = ["--epochs", 1, "--log-every", 0.02]
     finished = command("train", *options, cwd=tmp_path, ranks=2, timeout=150)
     assert finished.returncode == 0, tail(finished)
-    for shown in ("words/s", "perplexity", "rate", "communication", "to go"):
+    for shown in (
+        "reading python-docs",
+        "compiled code ready",
+        "words/s",
+        "perplexity",
+        " left",
+        "epoch 1: valid ",
+    ):
         assert shown in finished.stderr
     assert finished.stderr.count("corpus python-docs as stream") == 1
     for shown in ("parameters", "epochs", "train perplexity", "test perplexity", "words/s", "best.h5"):

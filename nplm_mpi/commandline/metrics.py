@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
         If there is no such file or nothing in it.
     """
     path = Path(run)
-    path = path / "metrics.jsonl" if path.is_dir() else path
+    path = path / "metrics.jsonl" if os.path.isdir(path) else path
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -20,8 +20,6 @@ import codecs
 import contextlib
 import errno
 import io
-import json
-import math
 import os
 import select
 import sys
@@ -30,6 +28,7 @@ from typing import Any, BinaryIO, TextIO
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import one_line
+from nplm_mpi.base.strict_json import as_json
 
 # Nobody waits longer for a reader of messages that has stopped reading.
 PATIENCE_SECONDS = 10.0
@@ -263,13 +262,4 @@ def report(asked_for: bool = False) -> Iterator[None]:
 
 def print_json(value: Any, ascii_only: bool = True) -> None:
     """Print one object on a line of its own, as JSON has it: numbers that are none become null."""
-    print(json.dumps(finite(value), ensure_ascii=ascii_only, allow_nan=False))
-
-
-def finite(value: Any) -> Any:
-    """A value of JSON's types, in which inf and nan, which JSON lacks, are None."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    print(as_json(value, ascii_only))

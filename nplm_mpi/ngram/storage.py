@@ -11,6 +11,7 @@ import numpy as np
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import one_line
+from nplm_mpi.corpus.opening import damage_named, open_binary
 from nplm_mpi.corpus.vocabulary import Vocabulary
 from nplm_mpi.ngram.backoff import BackoffModel
 from nplm_mpi.ngram.classes import ClassModel
@@ -21,6 +22,8 @@ from nplm_mpi.storage.safe_hdf5 import SealedFile, Source, write_sealed
 FORMAT = "nplm-mpi-ngram"
 VERSION = 1
 ARRAYS = "arrays/"
+# Bytes of a text in which an ARPA file has begun.
+BEGINNING = 1 << 16
 
 KINDS: dict[str, type[NgramModel]] = {
     model.kind: model for model in (BackoffModel, InterpolatedModel, ClassModel)
@@ -51,7 +54,9 @@ def save(model: NgramModel, path: str | Path) -> int:
 
 
 def is_ngram_file(path: str | Path) -> bool:
-    """Whether a file is one that :func:`save` wrote."""
+    """Whether :func:`load` can read a file: one that :func:`save` wrote, or an ARPA file."""
+    if is_arpa_file(path):
+        return True
     try:
         with SealedFile(path) as file:
             return bool(file.attributes.get("format") == FORMAT)
@@ -59,14 +64,28 @@ def is_ngram_file(path: str | Path) -> bool:
         return False
 
 
+def is_arpa_file(path: str | Path) -> bool:
+    """Whether a text, packed or not, begins as ARPA files do, after a few lines of comment at most."""
+    try:
+        with open_binary(path) as file, damage_named(path):
+            head = file.read(BEGINNING)
+    except UserError:
+        return False
+    return any(line.strip() == b"\\data\\" for line in head.splitlines())
+
+
 def load(path: str | Path) -> NgramModel:
-    """Read a model that :func:`save` wrote.
+    """Read a model that :func:`save` wrote, or an ARPA file.
 
     Raises
     ------
     UserError
         If the file is damaged, cut, or something else: one line that says which.
     """
+    if is_arpa_file(path):
+        from nplm_mpi.ngram import arpa
+
+        return arpa.read(path)
     with SealedFile(path, "file written by the ngram command") as file:
         file.verify(finite=False)  # words that cannot be predicted have log probability -inf
         with file.damage_named():

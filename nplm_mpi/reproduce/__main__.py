@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -177,7 +178,7 @@ def claim_folder(work: "Work", plan: Plan) -> None:
 
     path = work.out / "plan.json"
     wanted = json.loads(json.dumps(dataclasses.asdict(plan)))
-    if path.exists():
+    if os.path.exists(path):
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from nplm_mpi import train
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import one_line, replacing
+from nplm_mpi.base.strict_json import as_json
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.config.presets import preset
@@ -44,7 +46,7 @@ def write_json(path: Path, value: Any) -> None:
     """Write JSON whole or not at all."""
     try:
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+            temporary.write_text(as_json(value, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"--out: {path} cannot be written: {one_line(error)}") from error
 
@@ -135,7 +137,7 @@ class Work:
     def _clusters(self, number: int) -> np.ndarray:
         """Word classes, found once for all orders and forms."""
         path = self.out / "ngrams" / f"classes-{number}.npy"
-        if path.exists():
+        if os.path.exists(path):
             return np.load(path)
         found = exchange.cluster(self.corpus.part("train"), self.corpus.vocabulary, number)
         with replacing(path) as temporary, open(temporary, "wb") as file:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
 
 import numpy as np
 
@@ -396,7 +395,7 @@ def lay_out(
 
 
 def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
-    """Open a trained model: ``best.h5`` or ``checkpoint.h5`` of a run, or an n-gram file.
+    """Open a trained model: ``best.h5`` or ``checkpoint.h5`` of a run, an n-gram or ARPA file.
 
     Parameters
     ----------
@@ -417,9 +416,7 @@ def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
         If the file is missing, damaged or of another kind.
     """
     comm = comm or serial()
-    path = Path(path)
-    if path.is_dir():
-        path = path / "best.h5"
+    path = checkpoint.model_file(path)
     if ngram.is_ngram_file(path):
         return LanguageModel(path, NgramScorer(comm.on_root(ngram.load, path)))
     comm.on_root(lambda: checkpoint.open_model(path, verify=True).close())

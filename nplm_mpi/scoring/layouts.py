@@ -4,10 +4,10 @@ Every layout answers each line of text, blank ones too, at the levels "word" and
 and ends with a summary of the whole text; at the level "summary" that is all.
 """
 
-import json
 import math
 from typing import Any, Protocol
 
+from nplm_mpi.base.strict_json import as_json
 from nplm_mpi.corpus import BOS, UNK, Vocabulary
 from nplm_mpi.scoring.line_scores import LineScore, TextScore, finite, perplexity
 
@@ -184,13 +184,13 @@ class JsonLayout:
                 {"word": w, "id": int(i), "length": int(length), "log10": finite(float(p)), "oov": bool(out)}
                 for w, i, length, p, out in rows
             ]
-        return json.dumps(numbers, ensure_ascii=False) + "\n"
+        return as_json(numbers, ascii_only=False) + "\n"
 
     def summary(self, total: TextScore) -> str:
         """See :class:`Layout`: nothing unless the summary is all that was asked for."""
         if self.level != "summary":
             return ""
-        return json.dumps(total.summary() | self.about, ensure_ascii=False) + "\n"
+        return as_json(total.summary() | self.about, ascii_only=False) + "\n"
 
 
 def defined(number: float, digits: int, otherwise: str = "undefined") -> str:

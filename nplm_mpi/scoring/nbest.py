@@ -56,6 +56,11 @@ def parse_moses(line: str, where: str) -> Hypothesis:
             f"list {BAR} words {BAR} scores {BAR} total"
         )
     text, features, shown, *rest = fields
+    if rest and not is_number(shown):
+        raise UserError(
+            f"{where}: {shown.strip()!r} where the total should stand; the fields are list {BAR} words {BAR} "
+            f"scores {BAR} total, so {BAR} cannot be among the words"
+        )
     return Hypothesis(
         name.strip(), text.strip(), features.strip(), number(shown, where), shown.strip(), tuple(rest)
     )
@@ -73,6 +78,15 @@ def parse_kaldi(line: str, where: str) -> Hypothesis:
     if not name:
         raise UserError(f"{where}: a blank line where the name of an n-best list should stand")
     return Hypothesis(name, text)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is one."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def number(text: str, where: str) -> float:

@@ -18,6 +18,7 @@ from nplm_mpi.ngram import frequency_bins, is_ngram_file, load, score_range
 from nplm_mpi.scoring.evaluation import token_log_probs
 from nplm_mpi.scoring.mixture import Mixture, check_same_vocabulary, fixed, learn
 from nplm_mpi.storage.model_file import load_model
+from nplm_mpi.storage.saving import model_file
 
 CHUNK = 1 << 20  # tokens whose probabilities are held at a time
 
@@ -84,6 +85,7 @@ def open_predictor(path: str | Path, comm: Comm) -> Predictor:
     UserError
         If there is none, or it is damaged; the same on all ranks.
     """
+    path = model_file(path)
     return Ngram(path, comm) if comm.on_root(is_ngram_file, path) else Network(path, comm)
 
 

@@ -73,11 +73,13 @@ class Vectors:
         return self._nearest(target / length if length else target, rows, count)
 
     def _nearest(self, target: np.ndarray, without: Sequence[int], count: int) -> list[tuple[str, float]]:
+        if count < 1:
+            raise UserError(f"count {count}: give 1 or more")
         cosine = self.unit @ target
         # The boundary and rare symbols are no words.
         hidden = [i for i in (self.vocabulary.bos, self.vocabulary.eos, self.vocabulary.unk) if i is not None]
         cosine[[*without, *hidden]] = -np.inf
-        best = np.argsort(-cosine, kind="stable")[: max(count, 0)]
+        best = np.argsort(-cosine, kind="stable")[:count]
         return [(self.vocabulary.words[i], float(cosine[i])) for i in best if cosine[i] > -np.inf]
 
     def judge(self, pairs: Sequence[tuple[str, str, float]]) -> dict[str, float | int | None]:

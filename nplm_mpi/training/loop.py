@@ -1,6 +1,5 @@
 """The training loop: update, log, evaluate, save."""
 
-import json
 import math
 import signal
 import time
@@ -14,6 +13,7 @@ import numpy as np
 
 from nplm_mpi.base.errors import Stop
 from nplm_mpi.base.signals import EXIT_CODES, LEVELS, Signals
+from nplm_mpi.base.strict_json import as_json
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.output import parse_interval
 from nplm_mpi.config.run import Config
@@ -290,7 +290,7 @@ class Training:
         if self.comm.is_root:
             try:
                 with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as file:
-                    file.write(json.dumps(entry) + "\n")
+                    file.write(as_json(entry) + "\n")
             except OSError as error:
                 self.listen("warning", {"message": f"metrics.jsonl cannot be written: {error.strerror}"})
 

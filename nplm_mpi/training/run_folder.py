@@ -121,7 +121,7 @@ def choose_folder(out: str) -> Path:
         If it holds a run already or cannot be written.
     """
     folder = Path(out or time.strftime("run-%Y%m%d-%H%M%S"))
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    missing = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
     make_folder(folder)
     with contextlib.suppress(OSError):  # something has come into it since
         for path in missing:
@@ -132,7 +132,7 @@ def choose_folder(out: str) -> Path:
 def holds_a_run(folder: Path) -> bool:
     """Whether there is a run in ``folder``, however damaged."""
     checkpoints = (checkpoint.LATEST, checkpoint.PREVIOUS)
-    return (folder / RECIPE).exists() or any(os.path.lexists(folder / name) for name in checkpoints)
+    return os.path.exists(folder / RECIPE) or any(os.path.lexists(folder / name) for name in checkpoints)
 
 
 def refuse_a_run(folder: Path) -> None:
@@ -181,7 +181,7 @@ def find_run(out: str) -> Found:
     folder = Path(out)
     latest, previous, recipe = folder / checkpoint.LATEST, folder / checkpoint.PREVIOUS, folder / RECIPE
     if not (os.path.lexists(latest) or os.path.lexists(previous)):
-        if not recipe.exists():
+        if not os.path.exists(recipe):
             raise UserError(f"--resume: {out} holds no run; check --out, or leave out --resume to start one")
         check_writable(folder)
         checkpoint.remove_leftovers(folder)
