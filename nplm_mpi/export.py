@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
+from nplm_mpi.base.files import told_to_user
 from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
@@ -96,10 +97,8 @@ def export(arguments: argparse.Namespace) -> dict[str, Any]:
         "torch": lambda: exporting.write_torch(path, arrays, vocabulary),
         "onnx": lambda: exporting.write_onnx(path, arrays, vocabulary, model.order),
     }
-    try:
+    with told_to_user(f"--out {path}"):
         write[arguments.format]()
-    except OSError as error:
-        raise exporting.explain(error, path) from error
     whole = arguments.format in MODELS
     content = (
         ", ".join(f"{n} {a.shape}" for n, a in arrays.items())

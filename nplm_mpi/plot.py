@@ -1,11 +1,12 @@
 """python -m nplm_mpi.plot: learning curves of one or several runs."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
-from nplm_mpi.base.files import one_line
+from nplm_mpi.base.files import told_to_user
 from nplm_mpi.base.wording import counted, printable
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
@@ -48,6 +49,7 @@ def draw(arguments: argparse.Namespace) -> None:
         (short, read_metrics(run)) for short, run in zip(names(arguments.runs), arguments.runs, strict=True)
     ]
     from nplm_mpi.scoring.word_map import load_pyplot
+    from nplm_mpi.storage.figures import picture_format, write_figure
 
     pyplot = load_pyplot()
     figure, axes = pyplot.subplots(figsize=(9, 5.5), dpi=130, layout="constrained")
@@ -80,16 +82,16 @@ def draw(arguments: argparse.Namespace) -> None:
     for text in legend.get_texts():
         text.set_parse_math(False)
     try:
-        figure.savefig(arguments.out)
-    except (OSError, ValueError) as error:
-        raise UserError(f"--out {arguments.out}: cannot be written: {one_line(error)}") from error
+        kind = picture_format(figure, arguments.out, "--out")
+        with told_to_user(f"--out {arguments.out}"):
+            write_figure(figure, arguments.out, kind)
     finally:
         pyplot.close(figure)
 
 
 def names(runs: Sequence[str]) -> list[str]:
     """Short names of folders: the last part, more of the path where that is not enough."""
-    paths = [Path(run).resolve() for run in runs]
+    paths = [Path(os.path.realpath(run)) for run in runs]
     for length in range(1, max(len(path.parts) for path in paths) + 1):
         short = ["/".join(path.parts[-length:]) for path in paths]
         if len(set(short)) == len(set(paths)):

@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 import psutil
 
+from nplm_mpi.base.files import unfinished
 from nplm_mpi.storage.saving import open_model
 from tests.mpi import AS_ROOT, LAUNCHERS, MARK, ONE_THREAD, ROOT
 
@@ -186,7 +187,7 @@ def kill_and_resume(
         if job.process.poll() is None:
             candidates = job.ranks()
             victim = dice.choice(candidates) if candidates and dice.random() < 0.75 else None
-            saving = any(out.glob(".*.new")) or any(out.glob(".*.old"))
+            saving = bool(unfinished(out / "checkpoint.h5") or unfinished(out / "best.h5"))
             with suppress(psutil.Error, ProcessLookupError):
                 (victim or job.process).send_signal(signal.SIGKILL)
             tally.kills += 1

@@ -174,7 +174,7 @@ HOSTILE = {
     "strings for numbers": (array(C, 0, "|S4"), "unsupported type"),
     "big endian": (array(C, 0, ">f4"), "unsupported type"),
     "integers": (array(C, 0, "<i4"), "/parameters/C is int32"),
-    "double precision": (array("parameters/d", 0, "<f8"), "overlap"),
+    "double precision": (array("parameters/d", 0, "<f8"), "the configuration means"),
     "another shape": (array(C, 1, [3, V]), "the configuration means"),
     "a missing array": (without("arrays", "parameters/U"), "its configuration means"),
     "an array too many": (
@@ -193,7 +193,7 @@ HOSTILE = {
     "an absurd option": (attribute("config", {"model": {"order": 1}}), "--order 1"),
     "another order": (
         attribute("config", {"model": {"order": 10**10, "direct": True}}),
-        "the configuration means",
+        "give at most",
     ),
     "a list for a training state": (attribute("training/state", [1]), "not a JSON object"),
     "broken JSON": (text(b"{"), "Expecting"),

@@ -3,6 +3,8 @@
 import contextlib
 from collections.abc import Iterator
 
+from nplm_mpi.base.wording import printable
+
 
 class UserError(Exception):
     """Bad input or bad arguments: a single line that says what, where and what to do.
@@ -19,6 +21,9 @@ class UserError(Exception):
 
     collective = False
 
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
 
 class Stop(Exception):
     """All ranks leave together, early but in order: an exit code and one line that says why.
@@ -34,7 +39,7 @@ class Stop(Exception):
     """
 
     def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.code = code
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.files import one_line
+from nplm_mpi.base.reading import read_small
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
@@ -27,9 +29,9 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     path = Path(run)
     path = path / "metrics.jsonl" if os.path.isdir(path) else path
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path, 1 << 30).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
+        reason = one_line(error) if isinstance(error, OSError) else "not a text file"
         raise UserError(f"{path}: cannot be read ({reason}); name the folder of a run") from error
     entries: list[dict[str, Any]] = []
     lines = text.splitlines()

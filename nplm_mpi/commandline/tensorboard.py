@@ -1,10 +1,15 @@
 """A run's numbers for TensorBoard, without TensorFlow or PyTorch."""
 
+import io
+import os
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nplm_mpi.base.files import append_whole, one_line
 from nplm_mpi.base.optional import needed
 
 # What is shown under which name; the horizontal axis counts examples.
@@ -23,12 +28,15 @@ Listener = Callable[[str, dict[str, Any]], None]
 
 def check_installed() -> None:
     """Raise :class:`UserError` unless the tensorboard package is there."""
-    needed("tensorboard.summary.writer.event_file_writer", "tensorboard")
+    needed("tensorboard.summary.writer.record_writer", "tensorboard")
 
 
 @contextmanager
 def beside(listen: Listener, folder: Path, wanted: bool) -> Iterator[Listener]:
-    """A listener that also writes for TensorBoard if that is wanted (on rank 0)."""
+    """A listener that also writes for TensorBoard if that is wanted (on rank 0).
+
+    What cannot be written is a warning, and the training goes on.
+    """
     if not wanted:
         yield listen
         return
@@ -36,16 +44,18 @@ def beside(listen: Listener, folder: Path, wanted: bool) -> Iterator[Listener]:
 
     def both(event: str, entry: dict[str, Any]) -> None:
         listen(event, entry)
-        log(event, entry)
+        try:
+            log(event, entry)
+        except OSError as error:
+            listen("warning", {"message": f"{folder} cannot be written: {one_line(error)}"})
 
-    try:
-        yield both
-    finally:
-        log.close()
+    yield both
 
 
 class TensorBoardLog:
     """Writes the events of :class:`nplm_mpi.training.loop.Training` for ``tensorboard --logdir``.
+
+    Each is added whole or not at all, so that a full disk spoils nothing that comes later.
 
     Parameters
     ----------
@@ -59,14 +69,20 @@ class TensorBoardLog:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._files = needed("tensorboard.summary.writer.event_file_writer", "tensorboard")
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        self.path, self._begun = folder / name, False
+        self._records = needed("tensorboard.summary.writer.record_writer", "tensorboard")
         self._summary = needed("tensorboard.compat.proto.summary_pb2", "tensorboard")
         self._event = needed("tensorboard.compat.proto.event_pb2", "tensorboard")
-        self._writer: Any = None
 
     def __call__(self, event: str, entry: dict[str, Any]) -> None:
-        """Note a progress entry or the end of an epoch; other events are not for TensorBoard."""
+        """Note a progress entry or the end of an epoch; other events are not for TensorBoard.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
         if event not in ("progress", "epoch"):
             return
         spent = entry["seconds_compute"] + entry["seconds_communication"]
@@ -76,15 +92,13 @@ class TensorBoardLog:
             for name, tag in SCALARS.items()
             if numbers.get(name) is not None
         ]
-        if self._writer is None:
-            self._writer = self._files.EventFileWriter(str(self.folder))
-        self._writer.add_event(
-            self._event.Event(step=entry["examples"], summary=self._summary.Summary(value=values))
-        )
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Finish the file."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        now = time.time()
+        made = [] if self._begun else [self._event.Event(wall_time=now, file_version="brain.Event:2")]
+        summary = self._summary.Summary(value=values)
+        made.append(self._event.Event(wall_time=now, step=entry["examples"], summary=summary))
+        data = io.BytesIO()
+        for one in made:
+            self._records.RecordWriter(data).write(one.SerializeToString())
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        append_whole(self.path, data.getvalue())
+        self._begun = True

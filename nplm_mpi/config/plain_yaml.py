@@ -6,6 +6,8 @@ from typing import Any
 import yaml
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.files import one_line
+from nplm_mpi.base.reading import read_small
 
 # A run's config.yaml has 3 KB and nests 3 deep.
 LARGEST, DEEPEST = 1 << 20, 16
@@ -75,9 +77,8 @@ def read(path: str | Path, name: str) -> Any:
         If it cannot be read or is not what :func:`load` takes.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            return load(file.read(LARGEST + 1))
+        return load(read_small(path, 4 * LARGEST).decode("utf-8-sig"))
     except OSError as error:
-        raise UserError(f"{name}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{name}: cannot be read: {one_line(error)}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{name}: not a YAML file: {' '.join(str(error).split())[:300]}") from error

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nplm_mpi.base import files
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.config.conflicts import CONFLICTS, refuse_conflicts
 from nplm_mpi.config.corpus import CorpusConfig
@@ -182,8 +183,8 @@ def read_yaml(kinds: Kinds, path: str | Path) -> Config:
 
 
 def write_yaml(path: str | Path, config: Config, header: str = "") -> None:
-    """Write ``config`` so that ``--config PATH`` runs it again."""
+    """Write ``config``, whole or not at all, so that ``--config PATH`` runs it again; raises OSError."""
     import yaml
 
     text = yaml.safe_dump(config.to_dict(), sort_keys=False)
-    Path(path).write_text("".join(f"# {line}\n" for line in header.splitlines()) + text, encoding="utf-8")
+    files.write_text(path, "".join(f"# {line}\n" for line in header.splitlines()) + text)

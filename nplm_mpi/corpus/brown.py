@@ -107,7 +107,7 @@ def download(caches: Sequence[Place]) -> Path:
             place.make()
             target.parent.mkdir(parents=True, exist_ok=True)
             with replacing(target) as fresh:
-                fresh.write_bytes(data)
+                fresh.write(data)
             return target
         except OSError as error:
             problems.append(f"cannot write {target}: {one_line(error)}")

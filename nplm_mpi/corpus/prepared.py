@@ -6,6 +6,7 @@ place and renamed, so that a reader sees all of it or nothing, and its name tell
 from: the options, and each file's path, size and time of change.
 """
 
+import io
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -156,7 +157,7 @@ def build(
             for ids in number_words(
                 part.blocks(text == "sentences"), numbers, text == "sentences", refused, advise
             ):
-                ids.tofile(file)
+                file.write(ids.data)  # not tofile, whose errors name no cause
             file.flush()
             ends.append(file.tell() // 4)
             if ends[-1] == (ends[-2] if len(ends) > 1 else 0):
@@ -179,9 +180,9 @@ def build(
     cache.write_bytes(
         folder / "vocabulary.txt", "".join(f"{word}\n" for word in vocabulary.words).encode("utf-8")
     )
-    with open(folder / "counts.npy", "wb") as file:
-        np.save(file, vocabulary.counts)
-        cache.sync(file)
+    buffer = io.BytesIO()
+    np.save(buffer, vocabulary.counts)
+    cache.write_bytes(folder / "counts.npy", buffer.getvalue())
     description = describe(config, source, text, types, vocabulary, table, parts, unused)
     cache.write_seal(folder, {"recipe": recipe, "parts": parts, "description": description})
 
@@ -241,7 +242,7 @@ def write_tokens(path: Path, raw: Path, stop: int, table: np.ndarray) -> None:
     with open(path, "wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for piece in pieces(raw, 0, stop):
-            table[piece].tofile(file)
+            file.write(table[piece].data)
         cache.sync(file)
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
-from nplm_mpi.base.files import one_line, replacing
+from nplm_mpi.base.files import check_place, one_line, replacing_text, told_to_user
+from nplm_mpi.base.reading import open_regular
 from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
@@ -138,6 +139,11 @@ def run(arguments: argparse.Namespace) -> None:
     from nplm_mpi.corpus import load
     from nplm_mpi.ngram import BackoffModel, ClassModel, arpa, storage
 
+    for option in ("out", "arpa", "write_classes"):
+        path = getattr(arguments, option)
+        if path:
+            with told_to_user(f"--{option.replace('_', '-')} {path}"):
+                check_place(path)
     started = time.perf_counter()
     parts: dict[str, dict[str, Any]] = {}
     if arguments.read:
@@ -181,7 +187,7 @@ def read(path: str) -> "NgramModel":
     from nplm_mpi.ngram import arpa, is_ngram_file, storage
 
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             is_hdf5 = file.read(8) == b"\x89HDF\r\n\x1a\n"
     except OSError as error:
         raise UserError(f"--read {path}: cannot be read: {one_line(error)}") from error
@@ -247,12 +253,8 @@ def perplexity(scores: np.ndarray) -> float | None:
 
 def write_classes(model: "ClassModel", path: Path) -> None:
     """One class per line, its words the most frequent first."""
-    try:
-        with replacing(path) as temporary:
-            lines = [" ".join(words) + "\n" for words in model.members()]
-            temporary.write_text("".join(lines), encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(f"--write-classes {path}: cannot be written: {one_line(error)}") from error
+    with told_to_user(f"--write-classes {path}"), replacing_text(path) as file:
+        file.writelines(" ".join(words) + "\n" for words in model.members())
 
 
 def show(summary: dict[str, Any], as_json: bool) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.files import replacing_text, told_to_user
 from nplm_mpi.corpus.vocabulary import BOS, EOS, UNK, Vocabulary
 from nplm_mpi.ngram.backoff import BackoffModel
 from nplm_mpi.ngram.counting import Floats, Ints
@@ -35,33 +36,28 @@ def write(model: BackoffModel, path: str | Path) -> None:
     extra = [(word, ZERO) for word in (BOS, EOS) if stream]
     if model.vocabulary.unk is None and np.isfinite(model.unknown):
         extra.insert(0, (UNK, model.unknown / LN10))
-    opener = gzip.open if str(path).endswith(".gz") else open
-    try:
-        with opener(path, "wt", encoding="utf-8", newline="\n") as file:
-            file.write("\\data\\\n")
-            for k, keys in enumerate(model.keys, start=1):
-                file.write(f"ngram {k}={len(keys) + (len(extra) if k == 1 else 0)}\n")
-            texts: list[str] = []
-            for k, keys in enumerate(model.keys, start=1):
-                file.write(f"\n\\{k}-grams:\n")
-                for word, score in extra if k == 1 else []:
-                    file.write(f"{score:.9g}\t{word}{'' if model.order == 1 else chr(9) + '0'}\n")
-                heads = texts
-                V = len(words)
-                texts = words if k == 1 else [f"{heads[key // V]} {words[key % V]}" for key in keys.tolist()]
-                scores = base10(model.log_probs[k - 1])
-                if k == model.order:
-                    lines = (f"{p:.9g}\t{text}\n" for p, text in zip(scores, texts, strict=True))
-                else:
-                    weights = base10(model.log_backoffs[k - 1])
-                    lines = (
-                        f"{p:.9g}\t{text}\t{b:.9g}\n"
-                        for p, text, b in zip(scores, texts, weights, strict=True)
-                    )
-                file.writelines(lines)
-            file.write("\n\\end\\\n")
-    except OSError as error:
-        raise UserError(f"--arpa {path}: cannot be written: {error.strerror or error}") from error
+    with told_to_user(f"--arpa {path}"), replacing_text(path, str(path).endswith(".gz")) as file:
+        file.write("\\data\\\n")
+        for k, keys in enumerate(model.keys, start=1):
+            file.write(f"ngram {k}={len(keys) + (len(extra) if k == 1 else 0)}\n")
+        texts: list[str] = []
+        for k, keys in enumerate(model.keys, start=1):
+            file.write(f"\n\\{k}-grams:\n")
+            for word, score in extra if k == 1 else []:
+                file.write(f"{score:.9g}\t{word}{'' if model.order == 1 else chr(9) + '0'}\n")
+            heads = texts
+            V = len(words)
+            texts = words if k == 1 else [f"{heads[key // V]} {words[key % V]}" for key in keys.tolist()]
+            scores = base10(model.log_probs[k - 1])
+            if k == model.order:
+                lines = (f"{p:.9g}\t{text}\n" for p, text in zip(scores, texts, strict=True))
+            else:
+                weights = base10(model.log_backoffs[k - 1])
+                lines = (
+                    f"{p:.9g}\t{text}\t{b:.9g}\n" for p, text, b in zip(scores, texts, weights, strict=True)
+                )
+            file.writelines(lines)
+        file.write("\n\\end\\\n")
 
 
 def base10(logarithms: Floats) -> list[float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.base.files import one_line
+from nplm_mpi.base.files import told_to_user
 from nplm_mpi.corpus.opening import damage_named, open_binary
 from nplm_mpi.corpus.vocabulary import Vocabulary
 from nplm_mpi.ngram.backoff import BackoffModel
@@ -47,10 +47,8 @@ def save(model: NgramModel, path: str | Path) -> int:
     arrays |= {ARRAYS + name: array for name, array in model.arrays().items()}
     attributes = {"format": FORMAT, "version": VERSION, "kind": model.kind, "details": model.details}
     sources = {name: Source(a.shape, a.dtype, lambda a=a: [a]) for name, a in arrays.items()}  # type: ignore[misc]
-    try:
+    with told_to_user(f"--out {path}"):
         return write_sealed(path, attributes, {"vocabulary": model.vocabulary.words}, sources)
-    except OSError as error:
-        raise UserError(f"--out {path}: cannot be written: {one_line(error)}") from error
 
 
 def is_ngram_file(path: str | Path) -> bool:

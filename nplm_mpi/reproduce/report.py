@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi import __version__
-from nplm_mpi.base.errors import UserError
-from nplm_mpi.base.files import one_line, replacing
+from nplm_mpi.base import files
+from nplm_mpi.base.files import told_to_user
 from nplm_mpi.config.presets import preset
 from nplm_mpi.reproduce.rows import SETTINGS, Row
 from nplm_mpi.reproduce.verdicts import Results, Verdict
+from nplm_mpi.storage.figures import write_figure
 
 SETTINGS_SAID = {
     "paper": "The paper's settings to the letter: one example per update (K = 1), in corpus order, rate "
@@ -123,11 +124,8 @@ def markdown(summary: dict[str, Any]) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    try:
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--out: {path} cannot be written: {one_line(error)}") from error
+    with told_to_user(f"--out, {path}"):
+        files.write_text(path, text)
 
 
 def environment(ranks: int) -> str:
@@ -223,6 +221,6 @@ def draw(folder: Path, summary: dict[str, Any]) -> list[Path]:
 
 
 def _save(figure: Any, path: Path) -> Path:
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+    with told_to_user(f"--out, {path}"):
+        write_figure(figure, path, "png", dpi=120)
     return path

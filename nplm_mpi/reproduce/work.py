@@ -9,12 +9,14 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from nplm_mpi import train
+from nplm_mpi.base import files
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.base.files import one_line, replacing
+from nplm_mpi.base.files import one_line, replacing, told_to_user
 from nplm_mpi.base.strict_json import as_json
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.corpus import CorpusConfig
@@ -44,11 +46,8 @@ Result = dict[str, Any]
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON whole or not at all."""
-    try:
-        with replacing(path) as temporary:
-            temporary.write_text(as_json(value, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--out: {path} cannot be written: {one_line(error)}") from error
+    with told_to_user(f"--out, {path}"):
+        files.write_text(path, as_json(value, indent=1) + "\n")
 
 
 class Work:
@@ -138,9 +137,12 @@ class Work:
         """Word classes, found once for all orders and forms."""
         path = self.out / "ngrams" / f"classes-{number}.npy"
         if os.path.exists(path):
-            return np.load(path)
+            try:
+                return np.load(path)
+            except (OSError, ValueError, EOFError) as error:
+                raise UserError(f"{path}: cannot be read; remove it to have it made anew") from error
         found = exchange.cluster(self.corpus.part("train"), self.corpus.vocabulary, number)
-        with replacing(path) as temporary, open(temporary, "wb") as file:
+        with told_to_user(f"--out, {path}"), replacing(path) as file:
             np.save(file, found.classes)
         return found.classes
 
@@ -171,7 +173,9 @@ class Work:
     def _prepare_run(self, row: Row, run: Path) -> None:
         """Write the run's configuration: to start it, or to go on from its checkpoint."""
         config = self.network_config(row).replace(out=str(run), resume="auto")
-        write_yaml(self.out / "runs" / f"{row.name}.yaml", config)
+        path = self.out / "runs" / f"{row.name}.yaml"
+        with told_to_user(f"--out, {path}"):
+            write_yaml(path, config)
 
     def _finish_network(self, row: Row, run: Path, scores: dict[str, np.ndarray]) -> Result:
         self._keep_scores(row.name, {part: scores[part] for part in ("valid", "test")})
@@ -208,7 +212,8 @@ class Work:
         return frequency_bins(counts, trigram.tokens)
 
     def _keep_scores(self, name: str, scores: dict[str, np.ndarray]) -> None:
-        with replacing(self.out / "scores" / f"{name}.npz") as temporary, open(temporary, "wb") as file:
+        path = self.out / "scores" / f"{name}.npz"
+        with told_to_user(f"--out, {path}"), replacing(path) as file:
             np.savez(file, **scores)  # type: ignore[arg-type]
 
     def _scores(self, name: str) -> dict[str, np.ndarray]:
@@ -216,7 +221,7 @@ class Work:
         try:
             with np.load(path) as file:
                 return {part: file[part] for part in ("valid", "test")}
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise UserError(
                 f"{path}: cannot be read; remove rows/{name}.json to have it made anew"
             ) from error

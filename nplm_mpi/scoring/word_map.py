@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.base.files import one_line
+from nplm_mpi.base.files import told_to_user
 from nplm_mpi.corpus import Vocabulary
+from nplm_mpi.storage.figures import picture_format, write_figure
 
 # t-SNE (van der Maaten and Hinton 2008, section 3.4): steps, how long forces of
 # attraction are exaggerated and how much, and the momentum before and after.
@@ -143,9 +144,9 @@ def draw(words: list[str], places: np.ndarray, path: str | Path, title: str) -> 
         taken.append((x, y, x + width, y + height))
         labelled += 1
     try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: the picture cannot be written: {one_line(error)}") from error
+        kind = picture_format(figure, path, "--map")
+        with told_to_user(f"--map {path}"):
+            write_figure(figure, path, kind)
     finally:
         pyplot.close(figure)
     return labelled

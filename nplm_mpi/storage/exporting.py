@@ -5,6 +5,7 @@ features C or the output vectors U | W): word2vec's text and binary formats, and
 files of TensorBoard's projector.
 """
 
+import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.base.files import one_line, replacing
+from nplm_mpi.base.files import replacing, replacing_text
 from nplm_mpi.base.optional import needed
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.models.interface import AnyParameters
@@ -44,7 +45,7 @@ def rows_as_text(matrix: np.ndarray, separator: str) -> list[str]:
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """A UTF-8 text file, whole or not at all."""
-    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+    with replacing_text(path) as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
@@ -73,10 +74,10 @@ def write_word2vec_binary(path: Path, words: Sequence[str], matrix: np.ndarray) 
         If a word holds a space or line feed.
     """
     refuse_words(words, " \n", "word2vec's binary format")
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        file.write(f"{len(words)} {matrix.shape[1]}\n".encode())
+    with replacing(path) as file, io.BufferedWriter(file, 1 << 18) as buffer:
+        buffer.write(f"{len(words)} {matrix.shape[1]}\n".encode())
         for word, row in zip(words, np.ascontiguousarray(matrix, "<f4"), strict=True):
-            file.write(word.encode() + b" " + row.tobytes() + b"\n")
+            buffer.write(word.encode() + b" " + row.tobytes() + b"\n")
 
 
 def write_projector(folder: Path, words: Sequence[str], matrix: np.ndarray, counts: np.ndarray) -> None:
@@ -121,7 +122,7 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabulary,
         "counts": vocabulary.counts,
         "order": np.array(order),
     }
-    with replacing(path) as temporary, open(temporary, "wb") as file:
+    with replacing(path) as file:
         np.savez(file, allow_pickle=False, **arrays, **text)
 
 
@@ -133,10 +134,10 @@ def write_safetensors(path: Path, arrays: dict[str, np.ndarray], vocabulary: Voc
     UserError
         If the package is not installed.
     """
-    save_file: Callable = needed("safetensors.numpy", "safetensors").save_file
+    save: Callable[..., bytes] = needed("safetensors.numpy", "safetensors").save
     metadata = {"words": json.dumps(vocabulary.words, ensure_ascii=False), "order": str(order)}
-    with replacing(path) as temporary:
-        save_file(arrays, str(temporary), metadata=metadata)
+    with replacing(path) as file:
+        file.write(save(arrays, metadata=metadata))
 
 
 def write_torch(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabulary) -> None:
@@ -157,8 +158,8 @@ def write_torch(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabular
     if "U" in arrays:
         names["b"] = "U.bias"
     state = {names.get(name, name): torch.from_numpy(array.copy()) for name, array in arrays.items()}
-    with replacing(path) as temporary:
-        torch.save(state, temporary)
+    with replacing(path) as file:
+        torch.save(state, file)
     write_lines(path.with_name(f"{path.stem}.words.txt"), vocabulary.words)
 
 
@@ -210,10 +211,5 @@ def write_onnx(path: Path, arrays: dict[str, np.ndarray], vocabulary: Vocabulary
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     words = json.dumps(vocabulary.words, ensure_ascii=False)
     helper.set_model_props(model, {"words": words, "order": str(order)})
-    with replacing(path) as temporary:
-        onnx.save_model(model, str(temporary))
-
-
-def explain(error: OSError, path: Path) -> UserError:
-    """An error of the file system for the user."""
-    return UserError(f"--out {path}: cannot be written: {one_line(error)}")
+    with replacing(path) as file:
+        onnx.save_model(model, file)

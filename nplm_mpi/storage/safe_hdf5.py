@@ -30,10 +30,9 @@ import h5py
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.base.files import Closing, one_line, replacing, require_space
-
-BLOCK = 4 << 20
-"""Bytes read, written or sent at once."""
+from nplm_mpi.base.files import BLOCK, Closing, NewFile, destination, one_line, replacing, require_space
+from nplm_mpi.base.reading import NOT_REGULAR
+from nplm_mpi.storage.hdf5_disk import open_hdf5
 
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1", "<u4", "<u8")
 """The only element types that arrays may have."""
@@ -118,61 +117,56 @@ def write_sealed(
     OSError
         If the file cannot be written; what stood at ``path`` is untouched.
     """
-    path = Path(path)
     joined = {name: _join(name, words) for name, words in strings.items()}
     # A string of HDF5 needs up to 40 bytes beside its text, and stands in the seal once more.
     text = sum(2 * len(raw) + 41 * len(strings[name]) for name, raw in joined.items())
-    require_space(path.parent, text + sum(source.bytes for source in arrays.values()) + (1 << 16))
-    with replacing(path, previous) as temporary:
-        with _create(temporary) as file:
+    needed = text + sum(source.bytes for source in arrays.values()) + (1 << 16)
+    require_space(destination(path).parent, needed)
+    with replacing(path, previous) as file:
+        with open_hdf5(file, new=True) as hdf5:
             for name, value in attributes.items():
                 group, _, leaf = name.rpartition("/")
                 plain = json.dumps(value) if isinstance(value, Mapping | list) else value
-                _group(file, group).attrs[leaf] = plain
+                _group(hdf5, group).attrs[leaf] = plain
             for name, words in strings.items():
                 group, _, leaf = name.rpartition("/")
-                dataset = _create_strings(_group(file, group), leaf, words)
+                dataset = _create_strings(file, _group(hdf5, group), leaf, words)
                 dataset.attrs["crc32"] = np.uint32(zlib.crc32(joined[name]))
             places = {}
             for name, source in arrays.items():
                 group, _, leaf = name.rpartition("/")
-                places[name] = _reserve(_group(file, group), leaf, source)
-        with open(temporary, "r+b", buffering=0) as raw:
-            crcs = {
-                name: _write_blocks(raw.fileno(), places[name], source.blocks())
-                for name, source in arrays.items()
-            }
-        with h5py.File(temporary, "r+", libver=("v108", "v108"), locking=False) as file:
+                places[name] = _reserve(_group(hdf5, group), leaf, source)
+        crcs = {name: _write_blocks(file, places[name], source.blocks()) for name, source in arrays.items()}
+        with open_hdf5(file, new=False) as hdf5:
             for name, crc in crcs.items():
-                file[name].attrs.modify("crc32", np.uint32(crc))
+                hdf5[name].attrs.modify("crc32", np.uint32(crc))
         directory: dict[str, Any] = {"attributes": attributes, "strings": {}, "arrays": {}}
         for name, source in arrays.items():
             kind = source.dtype.newbyteorder("<").str
             directory["arrays"][name] = [kind, list(source.shape), places[name], crcs[name]]
-        seal(temporary, directory, {name: (len(strings[name]), raw) for name, raw in joined.items()})
-        return temporary.stat().st_size
+        seal(file, directory, {name: (len(strings[name]), raw) for name, raw in joined.items()})
+        return file.tell()
 
 
 def seal(
-    path: str | os.PathLike, directory: Mapping[str, Any], texts: Mapping[str, tuple[int, bytes]]
+    file: BinaryIO | NewFile, directory: Mapping[str, Any], texts: Mapping[str, tuple[int, bytes]]
 ) -> None:
-    """Append strings and directory to a closed HDF5 file."""
-    with open(path, "r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        extents = []
-        for kind, shape, offset, _ in directory["arrays"].values():
-            extents.append((offset, math.prod(shape) * np.dtype(kind).itemsize))
-        rest = _crc_outside(file, size, sorted(extent for extent in extents if extent[1]))
-        file.seek(size)
-        places = {}
-        for name, (count, raw) in texts.items():
-            places[name] = [count, file.tell(), len(raw), zlib.crc32(raw)]
-            file.write(raw)
-        whole = {**directory, "strings": places, "hdf5": [size, rest]}
-        text = json.dumps(whole, allow_nan=False).encode()
-        if len(text) > _LONGEST_DIRECTORY:
-            raise ValueError(f"{len(text)} bytes of attributes are more than {_LONGEST_DIRECTORY}")
-        file.write(text + _TAIL.pack(len(text), zlib.crc32(text), _MAGIC))
+    """Append strings and directory to HDF5 data; the position is at the end then."""
+    size = file.seek(0, os.SEEK_END)
+    extents = []
+    for kind, shape, offset, _ in directory["arrays"].values():
+        extents.append((offset, math.prod(shape) * np.dtype(kind).itemsize))
+    rest = _crc_outside(file, size, sorted(extent for extent in extents if extent[1]))
+    file.seek(size)
+    places = {}
+    for name, (count, raw) in texts.items():
+        places[name] = [count, file.tell(), len(raw), zlib.crc32(raw)]
+        file.write(raw)
+    whole = {**directory, "strings": places, "hdf5": [size, rest]}
+    text = json.dumps(whole, allow_nan=False).encode()
+    if len(text) > _LONGEST_DIRECTORY:
+        raise ValueError(f"{len(text)} bytes of attributes are more than {_LONGEST_DIRECTORY}")
+    file.write(text + _TAIL.pack(len(text), zlib.crc32(text), _MAGIC))
 
 
 def _join(name: str, words: Sequence[str]) -> bytes:
@@ -182,33 +176,19 @@ def _join(name: str, words: Sequence[str]) -> bytes:
     return raw
 
 
-def _write_blocks(descriptor: int, offset: int, blocks: Iterable[np.ndarray]) -> int:
+def _write_blocks(file: NewFile, offset: int, blocks: Iterable[np.ndarray]) -> int:
     """Write arrays one after the other from ``offset`` on; return the CRC-32 of it all."""
     crc = 0
     for block in blocks:
         view = _bytes_of(np.ascontiguousarray(block, block.dtype.newbyteorder("<")))
         crc = zlib.crc32(view, crc)
-        while view:
-            written = os.pwrite(descriptor, view[:BLOCK], offset)
-            view, offset = view[written:], offset + written
+        offset += file.write_at(view, offset)
     return crc
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
     """The memory of a contiguous array."""
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
-
-
-def _create(path: Path) -> h5py.File:
-    """A new HDF5 file that even old HDF5 libraries (1.8) read; no lock is taken.
-
-    It holds no times: equal contents give equal bytes.
-    """
-    access, properties = h5py.h5p.create(h5py.h5p.FILE_ACCESS), h5py.h5p.create(h5py.h5p.FILE_CREATE)
-    access.set_libver_bounds(h5py.h5f.LIBVER_V18, h5py.h5f.LIBVER_V18)
-    access.set_file_locking(False, True)
-    properties.set_obj_track_times(False)
-    return h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_EXCL, properties, access))
 
 
 def _group(file: h5py.File, name: str) -> h5py.Group:
@@ -220,7 +200,7 @@ def _group(file: h5py.File, name: str) -> h5py.Group:
     return h5py.Group(h5py.h5g.create(file.id, name.encode(), gcpl=properties))
 
 
-def _create_strings(group: h5py.Group, name: str, words: Sequence[str]) -> h5py.Dataset:
+def _create_strings(file: NewFile, group: h5py.Group, name: str, words: Sequence[str]) -> h5py.Dataset:
     """A new dataset of UTF-8 strings, filled."""
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_obj_track_times(False)
@@ -229,6 +209,7 @@ def _create_strings(group: h5py.Group, name: str, words: Sequence[str]) -> h5py.
     dataset = h5py.Dataset(h5py.h5d.create(group.id, name.encode(), kind, space, dcpl=properties))
     for lo in range(0, len(words), 1 << 16):
         dataset[lo : lo + (1 << 16)] = words[lo : lo + (1 << 16)]
+        file.check()
     return dataset
 
 
@@ -246,7 +227,7 @@ def _reserve(group: h5py.Group, name: str, source: Source) -> int:
     return dataset.id.get_offset() or 0
 
 
-def _crc_outside(file: BinaryIO, size: int, extents: Iterable[tuple[int, int]]) -> int:
+def _crc_outside(file: BinaryIO | NewFile, size: int, extents: Iterable[tuple[int, int]]) -> int:
     """CRC-32 of the bytes before ``size`` that lie in none of the ascending ``extents``."""
     crc, position = 0, 0
     for offset, length in [*extents, (size, 0)]:
@@ -327,7 +308,7 @@ class SealedFile(Closing):
     def _open(self) -> None:
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError("is not a regular file")
+            raise ValueError(NOT_REGULAR)
         end, directory = self._read_directory(status.st_size)
         size, rest = map(int, directory["hdf5"])
         self.attributes: dict[str, Any] = dict(directory["attributes"])

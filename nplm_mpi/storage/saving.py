@@ -27,6 +27,7 @@ import numpy as np
 from nplm_mpi.base import files
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import Closing
+from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.kinds import from_dict
 from nplm_mpi.storage import safe_hdf5
@@ -165,7 +166,7 @@ def save(
         except NonFiniteError as error:
             outcome = error
         except OSError as error:
-            outcome = SaveError(f"{path} could not be written: {files.one_line(error)}")
+            outcome = SaveError(printable(f"{path} could not be written: {files.one_line(error)}"))
         finally:
             sources.release()
     else:
@@ -398,7 +399,7 @@ def latest_good(folder: str | os.PathLike) -> tuple[Path, str | None]:
 
 
 def remove_leftovers(folder: str | os.PathLike) -> None:
-    """Delete the unfinished files that a killed run left.  Not collective."""
+    """Delete the unfinished files that a killed run left; no other may be working there.  Not collective."""
     for name in (LATEST, PREVIOUS, BEST, "config.yaml", "metrics.jsonl"):
-        for path in files.temporary_names(Path(folder) / name):
+        for path in files.unfinished(Path(folder) / name):
             path.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from nplm_mpi.base.errors import Stop
+from nplm_mpi.base.files import append_whole, one_line
 from nplm_mpi.base.signals import EXIT_CODES, LEVELS, Signals
 from nplm_mpi.base.strict_json import as_json
 from nplm_mpi.comm import Comm
@@ -109,6 +110,8 @@ class Training:
         Called on all ranks with the kind of an event and its numbers, to show them.
     signals : Signals
         What asks the run to stop.
+    lost_to : callable
+        Says on rank 0 which other run took the folder, if one did.
 
     Attributes
     ----------
@@ -128,8 +131,10 @@ class Training:
         state: State,
         listen: Callable[[str, dict[str, Any]], None],
         signals: Signals,
+        lost_to: Callable[[], str] = str,
     ) -> None:
         self.config, self.corpus, self.model, self.out, self.state = config, corpus, model, out, state
+        self.lost_to = lost_to
         self.comm: Comm = model.comm
         self.listen, self.signals = listen, signals
         self.updates = model.updates
@@ -204,8 +209,12 @@ class Training:
                 self.end_epoch()
         except Interrupted as interrupted:
             self.stop(interrupted.level)
-        finally:
+        except Stop:
+            raise  # leaving in order: one more signal must not change the exit code
+        except BaseException:
             self.signals.graceful = False
+            raise
+        self.signals.graceful = False
         return self.state
 
     def train_epoch(self) -> None:
@@ -289,10 +298,9 @@ class Training:
         self.listen(event, entry)
         if self.comm.is_root:
             try:
-                with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as file:
-                    file.write(as_json(entry) + "\n")
+                append_whole(self.out / "metrics.jsonl", as_json(entry).encode() + b"\n")
             except OSError as error:
-                self.listen("warning", {"message": f"metrics.jsonl cannot be written: {error.strerror}"})
+                self.listen("warning", {"message": f"metrics.jsonl cannot be written: {one_line(error)}"})
 
     def save_checkpoint(self) -> None:
         """Write checkpoint.h5 unless the disk forbids it. Collective."""
@@ -303,6 +311,9 @@ class Training:
                 f"ranks disagree after update {self.state.updates}: {difference} is not what rank 0 has; "
                 "a processor or its memory is faulty; the last checkpoint is untouched",
             )
+        usurper = self.comm.on_root(self.lost_to)
+        if usurper:
+            raise Stop(1, f"{usurper}; this run leaves it the folder")
         self.state.seconds = time.perf_counter() - self.started
         self.state.sampled = self.sampled.progress() if self.sampled else {}
         self.save("checkpoint.h5", {**asdict(self.state), "corpus": self.fingerprint})

@@ -1,21 +1,24 @@
 """A run's folder: made, found again, and continued only by the same run. Rank 0's business."""
 
 import contextlib
-import fcntl
+import errno
 import json
 import os
+import stat
+import tempfile
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.base.files import one_line, replacing
+from nplm_mpi.base.files import one_line, replacing, told_to_user
 from nplm_mpi.config.options import typed
 from nplm_mpi.config.output import OutputConfig
 from nplm_mpi.config.run import Config, write_yaml
 from nplm_mpi.models.kinds import read_yaml
 from nplm_mpi.storage import saving as checkpoint
+from nplm_mpi.training.folder_lock import FolderBusy, FolderLock
 
 MAY_CHANGE = {"epochs", "patience", "grid", "threads", "balance", "corpus", "vocabulary", "valid", "test"}
 """Options that a resumed run may be given anew; paths lead to the same text, which is checked.
@@ -45,43 +48,6 @@ class Found:
     message: str | None
 
 
-class FolderLock:
-    """A folder for one run at a time, held on rank 0 until :meth:`release` or the process's end.
-
-    Ranks can outlive a killed launcher for some seconds: without it, they and the
-    resumed run would write into the same folder.
-    """
-
-    def __init__(self) -> None:
-        self._descriptor = -1
-
-    def take(self, folder: str | Path) -> None:
-        """Take an existing folder.
-
-        Raises
-        ------
-        UserError
-            If another run has it.
-        """
-        if not os.path.isdir(folder):
-            return  # whoever needs it says so
-        self._descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"--out {folder}: another run is working in it; wait for its end or name another folder"
-            ) from None
-        except OSError:
-            pass  # some network file systems have no locks
-
-    def release(self) -> None:
-        """Let others have the folder."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
-
-
 def run_to_go_on(output: OutputConfig, lock: FolderLock) -> Found | None:
     """The run that ``--resume`` is about, its folder held by ``lock``; None to start one.
 
@@ -104,7 +70,7 @@ def take_when_free(lock: FolderLock, folder: str) -> None:
     for _ in range(TRIES):
         try:
             return lock.take(folder)
-        except UserError:
+        except FolderBusy:
             time.sleep(1)
     lock.take(folder)
 
@@ -121,12 +87,31 @@ def choose_folder(out: str) -> Path:
         If it holds a run already or cannot be written.
     """
     folder = Path(out or time.strftime("run-%Y%m%d-%H%M%S"))
-    missing = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
-    make_folder(folder)
-    with contextlib.suppress(OSError):  # something has come into it since
-        for path in missing:
-            path.rmdir()
+    refuse_a_run(folder)
+    try:
+        there = _nearest(folder)
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot be made ({one_line(error)}); name another folder") from error
+    check_writable(there, folder)
     return folder
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder that is there and in which ``folder`` can be made; OSError if it cannot."""
+    place = Path(os.path.realpath(folder))
+    for there in (place, *place.parents):
+        try:
+            mode = os.stat(there).st_mode
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISDIR(mode):
+            kind = errno.EEXIST if there == place else errno.ENOTDIR
+            raise OSError(kind, os.strerror(kind), str(there))
+        for name in place.relative_to(there).parts:
+            with contextlib.suppress(FileNotFoundError):
+                os.lstat(there / name)  # raises where nothing can have this name
+        return there
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
 
 
 def holds_a_run(folder: Path) -> bool:
@@ -143,22 +128,49 @@ def refuse_a_run(folder: Path) -> None:
         )
 
 
-def make_folder(folder: Path) -> None:
-    """Make a new run's folder; :class:`UserError` if it cannot be made or written, or holds a run by now."""
-    refuse_a_run(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {folder}: cannot be made ({one_line(error)}); name another folder") from error
-    check_writable(folder)
+def make_folder(folder: Path, or_another: bool = False) -> Path:
+    """Make a new run's folder.
+
+    Parameters
+    ----------
+    folder : Path
+    or_another : bool
+        The user named none: where this one is there by now, take the next free name.
+
+    Returns
+    -------
+    Path
+        The folder made.
+
+    Raises
+    ------
+    UserError
+        If it cannot be made or written, or holds a run by now.
+    """
+    made, number = folder, 1
+    while True:
+        try:
+            # Through links, to a folder that is not there yet, too.
+            os.makedirs(os.path.realpath(made), exist_ok=not or_another)
+            break
+        except OSError as error:
+            if isinstance(error, FileExistsError) and or_another:
+                number += 1
+                made = folder.with_name(f"{folder.name}-{number}")
+                continue
+            raise UserError(
+                f"--out {made}: cannot be made ({one_line(error)}); name another folder"
+            ) from error
+    refuse_a_run(made)
+    check_writable(made, made)
+    return made
 
 
-def check_writable(folder: Path) -> None:
-    """Raise :class:`UserError` unless files can be made in ``folder``."""
+def check_writable(there: Path, folder: Path) -> None:
+    """Raise :class:`UserError`, which names ``folder``, unless files can be made in ``there``."""
     try:
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=there):
+            pass
     except OSError as error:
         raise UserError(
             f"--out {folder}: cannot be written ({one_line(error)}); name another folder"
@@ -183,12 +195,12 @@ def find_run(out: str) -> Found:
     if not (os.path.lexists(latest) or os.path.lexists(previous)):
         if not os.path.exists(recipe):
             raise UserError(f"--resume: {out} holds no run; check --out, or leave out --resume to start one")
-        check_writable(folder)
+        check_writable(folder, folder)
         checkpoint.remove_leftovers(folder)
         message = f"{out}: the run was stopped before its first checkpoint; it starts from the beginning"
         return Found(read_yaml(recipe), None, message)
     path, trouble = checkpoint.latest_good(folder)
-    check_writable(folder)
+    check_writable(folder, folder)
     checkpoint.remove_leftovers(folder)
     if trouble:
         os.replace(latest, folder / "checkpoint.damaged.h5")
@@ -240,11 +252,8 @@ def write_config(folder: Path, config: Config, header: str) -> None:
     UserError
         If it cannot be written.
     """
-    try:
-        with replacing(folder / RECIPE) as temporary:
-            write_yaml(temporary, config.replace(resume="never"), header)
-    except OSError as error:
-        raise UserError(f"{folder}/config.yaml: cannot be written ({one_line(error)})") from error
+    with told_to_user(f"{folder}/{RECIPE}"):
+        write_yaml(folder / RECIPE, config.replace(resume="never"), header)
 
 
 def trim_metrics(folder: Path, updates: int) -> None:
@@ -263,11 +272,8 @@ def trim_metrics(folder: Path, updates: int) -> None:
     kept = [line for line in lines if _happened(line, updates)]
     if kept == lines:
         return
-    try:
-        with replacing(path) as temporary:
-            temporary.write_bytes(b"".join(kept))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({one_line(error)})") from error
+    with told_to_user(str(path)), replacing(path) as file:
+        file.write(b"".join(kept))
 
 
 def _happened(line: bytes, updates: int) -> bool:

@@ -1,6 +1,7 @@
 """A run from its configuration to its summary: folder, corpus, model, training, last evaluation."""
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -31,14 +32,15 @@ from nplm_mpi.planning.costs import PROCESS_BYTES, Layout, memory_per_rank, memo
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.model_file import load_model
 from nplm_mpi.training.compiling import WORDS, compile_kernels
+from nplm_mpi.training.folder_lock import FolderLock, is_marked
 from nplm_mpi.training.loop import State, Training, final_evaluation, fingerprint, unigram_log_probs
 from nplm_mpi.training.run_folder import (
-    FolderLock,
     Found,
     check_same_run,
     check_same_text,
     choose_folder,
     make_folder,
+    refuse_a_run,
     run_to_go_on,
     trim_metrics,
     write_config,
@@ -114,6 +116,8 @@ def train(
     """:func:`run`, taking ``lock`` on rank 0. Collective."""
     started, talked = time.perf_counter(), comm.seconds
     found = comm.on_root(run_to_go_on, config.output, lock)
+    if found:
+        check_folder(comm, lock, Path(config.output.out), screen)
     with same_on_all_ranks():
         if found:
             config = going_on(found.config)
@@ -130,8 +134,10 @@ def train(
     for line in describe(comm, config, corpus):
         screen.say(line)
     if not found:
-        comm.on_root(make_folder, out)
+        out = comm.on_root(make_folder, out, not config.output.out)
         comm.on_root(lock.take, out)
+        comm.on_root(refuse_a_run, out)
+        check_folder(comm, lock, out, screen)
     warn_of_memory(comm, config, len(corpus.vocabulary), screen)
     with screen.stage("loading compiled code") as tell:
         compiling = compile_kernels(
@@ -150,7 +156,7 @@ def train(
         out,
         config.output.tensorboard,
     ) as listen:
-        training = Training(config, corpus, model, out, state, listen, signals)
+        training = Training(config, corpus, model, out, state, listen, signals, lock.lost_to)
         if found:
             screen.say(tell_resumed(found, training))
         elif config.output.resume == "auto":
@@ -188,12 +194,43 @@ def train(
     }
 
 
+def check_folder(comm: Comm, lock: FolderLock, folder: Path, screen: Screen) -> None:
+    """Find out whether all ranks see the folder that rank 0 has locked. Collective.
+
+    Raises
+    ------
+    UserError
+        On all ranks, if a host does not see it.
+    """
+    if lock.warning:
+        screen.say(f"warning: {lock.warning}")
+    mark, root = comm.bcast((lock.mark, socket.gethostname()) if comm.is_root else None)
+    unseen = comm.allgather("" if not mark or sees(folder, mark) else socket.gethostname())
+    with same_on_all_ranks():
+        if any(unseen):
+            hosts = ", ".join(sorted(set(filter(None, unseen))))
+            raise UserError(
+                f"--out {folder}: {hosts} does not see what rank 0 on {root} wrote there; name a folder on a "
+                "file system that all hosts share"
+            )
+
+
+def sees(folder: Path, mark: str, patience: float = 5.0) -> bool:
+    """Whether the lock with this mark is in the folder; network file systems may need a moment."""
+    end = time.monotonic() + patience
+    while not is_marked(folder, mark):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True
+
+
 def open_on_all(comm: Comm, config: Config) -> Corpus:
     """The corpus, prepared once and mapped by every rank. Collective."""
     path = comm.on_root(prepare, config.corpus)
     # On a node that does not see rank 0's cache, one rank prepares its own.
     node = comm.split_by_node()
-    if not all(comm.allgather(Path(path).exists())):
+    if not all(comm.allgather(os.path.exists(path))):
         path = node.on_root(prepare, config.corpus)
     return open_prepared(path)
 
