@@ -29,12 +29,12 @@ from threadpoolctl import threadpool_limits
 
 from nplm_mpi.comm import Comm, world
 from nplm_mpi.machine.fast_exp import tanh
+from nplm_mpi.machine.jit import options
 from nplm_mpi.machine.simd import use_full_registers
 from nplm_mpi.models.distribution import new_model
 from nplm_mpi.models.energy import kernels
 from nplm_mpi.models.energy.model import EnergyModel
 from nplm_mpi.models.energy.options import EnergyConfig
-from nplm_mpi.models.network.kernels import options
 
 # Brown's vocabulary, and the sizes of MLP5.
 V, ORDER, FEATURES, HIDDEN, BATCH, EXAMPLES = 17_907, 5, 30, 50, 32, 800_000

@@ -28,10 +28,13 @@ from threadpoolctl import threadpool_limits
 from benchmarks.reports import circumstances
 from nplm_mpi.comm import serial
 from nplm_mpi.corpus import Vocabulary
+from nplm_mpi.machine.simd import whole_vectors
 from nplm_mpi.models.network import kernels
 from nplm_mpi.models.network.model import Model, Workspace
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.parameters import Parameters
+from nplm_mpi.models.outputs import kernels as output_kernels
+from nplm_mpi.models.outputs.softmax import Workspace as OutputWorkspace
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.scoring.language_model import LanguageModel
 from nplm_mpi.scoring.scorers import NetworkScorer
@@ -73,16 +76,18 @@ def measure(V: int, n: int, m: int, h: int, direct: bool, length: int = WORDS) -
 
     training = len(words) / best(lambda: model.update(contexts, words, 1e-6))
     model.flush()
-    w, D = Workspace.allocate(K, shape, parameters.dtype), shape.columns
+    D, columns = shape.columns, whole_vectors(K, parameters.dtype.itemsize)
+    w = Workspace.allocate(shape, parameters.dtype, columns)
+    o = OutputWorkspace.allocate(K, D, parameters.dtype, columns, K)
     sums, one = np.empty((2, K)), np.float32(1)
-    w.Q[:] = np.log(V)
+    o.Q[:] = np.log(V)
 
     def forward() -> None:
         kernels.look_up_features(parameters.C, contexts, one, w.x)
         kernels.hidden_units(parameters.H, parameters.d, w.x, one, w.a)
-        kernels.output_inputs(w.a, w.x, direct, one, w.z)
-        kernels.output_scores(parameters.O, D, w.z, w.Q, words, sums)
-        kernels.log_likelihood(sums, w.Q, w.log_p)
+        kernels.output_inputs(w.a, w.x, direct, one, o.z)
+        output_kernels.output_scores(parameters.O, D, o.z, o.Q, words, sums)
+        output_kernels.log_likelihood(sums, o.Q, o.log_p)
 
     speed_forward = len(words) / best(forward)
     language = LanguageModel("benchmark", NetworkScorer(model, vocabulary, serial()))

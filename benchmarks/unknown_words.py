@@ -34,7 +34,7 @@ from nplm_mpi.corpus.brown import find_brown, read_brown
 from nplm_mpi.models.energy import kernels
 from nplm_mpi.models.energy.model import CHUNK, EnergyModel
 from nplm_mpi.models.energy.scorer import EnergyScorer
-from nplm_mpi.models.network.parameters import NEVER
+from nplm_mpi.models.outputs.rows import NEVER
 from nplm_mpi.storage.model_file import checkpoint
 
 REMOVED = 300

@@ -6,7 +6,8 @@ from nplm_mpi.comm import serial
 from nplm_mpi.corpus import BOS, EOS, UNK, Vocabulary
 from nplm_mpi.models.kinds import configure
 from nplm_mpi.models.network.model import Model
-from nplm_mpi.models.network.parameters import NEVER, Parameters
+from nplm_mpi.models.network.parameters import Parameters
+from nplm_mpi.models.outputs.rows import NEVER
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.storage.model_file import save_model
 from tests.oracle import Network

@@ -42,10 +42,9 @@ def test_rows_are_whole_vectors():
 def test_what_an_update_loads_as_vectors_begins_at_a_line(batch, dtype):
     shape = NetworkConfig(order=4, features=5, hidden=7, direct=True)
     model = new_model(serial(), shape, 50, dtype, batch)
-    p, w = model.parameters, model._workspace(batch)
-    arrays = [p.C, p.H, p.d, p.O, model._E, w.payload]
-    arrays += [
-        getattr(w, f.name) for f in fields(w) if f.name in ("x", "a", "z", "dz", "do", "dx", "step", "Q")
-    ]
+    p, w, outputs = model.parameters, model.workspace(batch), model.outputs.workspace(batch)
+    arrays = [p.C, p.H, p.d, p.O, model.outputs.rule.E, outputs.payload]
+    arrays += [getattr(w, f.name) for f in fields(w)]
+    arrays += [getattr(outputs, name) for name in ("z", "dz", "step", "Q")]
     assert len(arrays) == 14
     assert [begins_at_a_line(array) for array in arrays] == [True] * 14

@@ -14,7 +14,8 @@ from nplm_mpi import comm
 from nplm_mpi.models.energy import tiles as energy_tiles
 from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.energy.parameters import EnergyParameters
-from nplm_mpi.models.network.parameters import BLOCK, NEVER
+from nplm_mpi.models.network.parameters import BLOCK
+from nplm_mpi.models.outputs.rows import NEVER
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.planning.costs import Layout, messages
 from tests.energy_oracle import EnergyNetwork

@@ -39,7 +39,7 @@ sys.argv[1:] = arguments
 runpy.run_module("nplm_mpi.train", run_name="__main__", alter_sys=True)
 """
 
-UPDATE = ["nplm_mpi.models.network.rapid", "RapidModel", "updates", "20"]
+UPDATE = ["nplm_mpi.models.network.rapid", "Rapid", "updates", "20"]
 EVALUATION = ["nplm_mpi.models.network.model", "Model", "log_prob", "0"]
 CORPUS = ["nplm_mpi.corpus", "", "open_prepared", "0"]
 SAVING = ["nplm_mpi.storage.saving", "", "save", "0"]

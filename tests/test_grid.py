@@ -165,7 +165,7 @@ def drift_after(setting: Setting, batches: list[np.ndarray]) -> tuple[str | None
     model = build(communication.world(), setting)
     for contexts in batches:
         model.update(contexts, np.arange(len(contexts), dtype=np.int32), 0.05)
-    return model.find_drift(), model.upwards
+    return model.find_drift(), model.outputs.upwards
 
 
 @pytest.mark.parametrize(("grid", "sizes"), [("2x1", [4, 4, 1]), ("3x1", [6, 2]), ("3x1", [1, 1, 6])])

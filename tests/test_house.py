@@ -33,17 +33,16 @@ INSIDE_MODELS = {
     "interface": set(),
     "partition": set(),
     "replicas": set(),
-    "optimizers": {"network"},
+    "optimizers": set(),
     "outputs": {"interface", "partition", "replicas", "optimizers", "network", "energy"},
     "network": {"interface", "partition", "replicas", "optimizers", "outputs"},
     "energy": {"interface", "partition", "replicas", "optimizers", "outputs", "network"},
     "deep": {"interface", "partition", "replicas", "optimizers", "outputs", "network"},
     "kinds": {"interface", "network", "energy", "deep"},
-    "distribution": {"interface", "partition", "network", "energy", "deep"},
+    "distribution": {"interface", "partition", "outputs", "network", "energy", "deep"},
 }
 # Imports that run back up, each until what it stands for has moved.
 BACK_UP = {
-    ("models/distribution.py", "training"),
     ("models/energy/scorer.py", "scoring"),
 }
 # Commands, and rooms that are commands.

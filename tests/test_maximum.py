@@ -8,18 +8,18 @@ from nplm_mpi.machine.shared_sums import SharedSums
 from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.parameters import Parameters
-from nplm_mpi.models.network.rapid import RapidModel
-from nplm_mpi.models.network.reproducible import ReproducibleModel, partition_in_blocks
-from nplm_mpi.models.network.threads import ThreadedModel
+from nplm_mpi.models.network.rapid import Rapid
+from nplm_mpi.models.outputs.blocks import Blocks, partition_in_blocks
+from nplm_mpi.models.outputs.threads import Threads
 from nplm_mpi.models.partition import Partition
 
 V, SHAPE = 150, NetworkConfig(order=3, features=2, hidden=3)
 WAYS = {
     "plain": lambda p, K: Model(serial(), p, K),
     "the paper's schedule": lambda p, K: Model(serial(), p, K, collectives="paper"),
-    "compiled": lambda p, K: RapidModel(serial(), p, SharedSums.of_one(), K),
-    "threads": lambda p, K: ThreadedModel(serial(), p, K, threads=2),
-    "reproducible": lambda p, K: ReproducibleModel(serial(), p, K),
+    "compiled": lambda p, K: Model(serial(), p, K, rapid=Rapid(SharedSums.of_one(), V, p.columns, K)),
+    "threads": lambda p, K: Model(serial(), p, K, over=Threads(serial(), 2)),
+    "reproducible": lambda p, K: Model(serial(), p, K, over=Blocks(serial())),
 }
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from nplm_mpi import comm
 from nplm_mpi.models.network.options import NetworkConfig
-from nplm_mpi.models.network.parameters import BLOCK, NEVER, Parameters
+from nplm_mpi.models.network.parameters import BLOCK, Parameters
+from nplm_mpi.models.outputs.rows import NEVER
 from nplm_mpi.models.partition import Partition
 from tests.mpi import mpi_run
 from tests.oracle import BIASES, Network, central_differences

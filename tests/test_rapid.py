@@ -12,7 +12,6 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.machine.shared_sums import LINE, SharedSums
 from nplm_mpi.models.network import rapid
 from nplm_mpi.models.network.model import Model
-from nplm_mpi.models.network.rapid import RapidModel
 from tests.mpi import mpi_run
 from tests.ranks import Setting, Trained, build, read
 
@@ -36,7 +35,7 @@ def examples(setting: Setting, updates: int) -> tuple[np.ndarray, np.ndarray, np
 
 
 def in_both_ways(comm: Comm, setting: Setting, disturb: bool) -> tuple[Trained, Trained, bool]:
-    """The same 45 updates by Model and by RapidModel; with ``disturb``, Q is now and then made useless."""
+    """The same 45 updates by Model and in compiled code; with ``disturb``, Q is now and then made useless."""
     contexts, words, rates = examples(setting, 45)
     if disturb:
         rates[31] = 400 / setting.K  # the next update's Q is far off, in the middle of a call
@@ -44,8 +43,10 @@ def in_both_ways(comm: Comm, setting: Setting, disturb: bool) -> tuple[Trained, 
     for rapid_one in (False, True):
         comm.traffic.clear()
         model = build(comm, setting)
-        assert isinstance(model, RapidModel)
-        updates = model.updates if rapid_one else lambda *some, m=model: Model.updates(m, *some)
+        assert isinstance(model, Model) and model.rapid
+        if not rapid_one:
+            model.rapid = None
+        updates = model.updates
         log_p: list[float] = []
         for first, last in ((0, 20), (20, 21), (21, 45)):
             part = slice(first * setting.K, last * setting.K)

@@ -8,8 +8,9 @@ import pytest
 from nplm_mpi import comm as communication
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.models.kinds import configure
+from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.parameters import Parameters
-from nplm_mpi.models.network.threads import ThreadedModel, check_threads
+from nplm_mpi.models.outputs.threads import Threads, check_threads
 from nplm_mpi.models.partition import Partition
 from tests.mpi import mpi_run
 from tests.ranks import Setting, build, read, train_oracle
@@ -30,7 +31,7 @@ def threaded(setting: Setting, threads: int):
     p = Parameters(plain.parameters.shape, setting.V, Partition(setting.V, comm.size), comm.rank, "float64")
     for name in "CHdO":
         getattr(p, name)[:] = getattr(plain.parameters, name)
-    model = ThreadedModel(comm, p, setting.K, setting.decay, setting.collectives, threads)
+    model = Model(comm, p, setting.K, setting.decay, setting.collectives, Threads(comm, threads))
     log_p: list[float] = []
     evaluated: list[float] = []
     for update, (contexts, words, rate) in enumerate(setting.batches()):

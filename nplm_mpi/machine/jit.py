@@ -37,6 +37,9 @@ _symbols: dict[str, tuple[str, str, tuple[Any, ...]]] = {}
 IN_ORDER: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
 # For sums over arrays that nothing is written to meanwhile, where no such choice arises.
 IN_ANY_ORDER: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}}
+# Of a function that Python calls.
+options: dict[str, Any] = {"nogil": True, "cache": True, **IN_ORDER}
+options_for_sums: dict[str, Any] = {"nogil": True, "cache": True, **IN_ANY_ORDER}
 
 
 class Unit(CPUDispatcher):

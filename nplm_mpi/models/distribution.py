@@ -11,12 +11,11 @@ from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.network.grid import Grid, GridModel, shape_of_grid
 from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.parameters import Parameters
-from nplm_mpi.models.network.rapid import RapidModel
-from nplm_mpi.models.network.reproducible import ReproducibleModel, partition_in_blocks
+from nplm_mpi.models.network.rapid import Rapid
 from nplm_mpi.models.network.shared import SharedModel
-from nplm_mpi.models.network.threads import ThreadedModel, check_threads
+from nplm_mpi.models.outputs.rows import SPARE
+from nplm_mpi.models.outputs.table import deal
 from nplm_mpi.models.partition import Partition
-from nplm_mpi.training.balance import SPARE
 
 
 def new_model(
@@ -42,7 +41,7 @@ def new_model(
     grid : str
         "RxC"; one row of all ranks if empty.
     reproducible : bool
-        See :mod:`nplm_mpi.models.network.reproducible`; for one row only.
+        See :mod:`nplm_mpi.models.outputs.blocks`; for one row only.
     parallel : {"vocabulary", "shared"}
         Sections 3.2 and 3.1.
     threads : int
@@ -62,20 +61,15 @@ def new_model(
         return EnergyModel(comm, own, batch, decay)
     if parallel == "shared":
         return SharedModel(comm, shape, V, dtype, batch, decay)
-    if reproducible:
-        blocks = partition_in_blocks(V, comm.size)
-        return ReproducibleModel(comm, Parameters(shape, V, blocks, comm.rank, dtype), batch, decay)
     rows, columns = shape_of_grid(grid, comm.size) if grid else (1, comm.size)
     if rows == 1:
         spare = SPARE if balance else 0.0
-        p = Parameters(shape, V, Partition(V, columns), comm.rank, dtype, spare)
-        if threads > 1:
-            check_threads(comm, threads)
-            return ThreadedModel(comm, p, batch, decay, collectives, threads)
-        sums = comm.shared_sums() if collectives == "one" else None
-        if sums:
-            return RapidModel(comm, p, sums, batch, decay)
-        return Model(comm, p, batch, decay, collectives)
+        partition, over = deal(comm, V, threads, reproducible)
+        p = Parameters(shape, V, partition, comm.rank, dtype, spare)
+        in_one = collectives == "one" and threads == 1 and not reproducible
+        sums = comm.shared_sums() if in_one else None
+        rapid = Rapid(sums, partition.count(0), p.columns, batch) if sums else None
+        return Model(comm, p, batch, decay, collectives, over, rapid)
     layout = Grid(comm, rows, columns)
     p = Parameters(shape, V, Partition(V, columns), layout.row.rank, dtype)
     return GridModel(layout, p, batch, decay, collectives)

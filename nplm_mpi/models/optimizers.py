@@ -19,9 +19,8 @@ import math
 
 import numpy as np
 
-from nplm_mpi.machine.jit import njit
+from nplm_mpi.machine.jit import njit, options
 from nplm_mpi.machine.simd import use_full_registers
-from nplm_mpi.models.network.kernels import options
 
 SGD, ADAGRAD, ADAM = 0, 1, 2
 KINDS = {"sgd": SGD, "adagrad": ADAGRAD, "adam": ADAM}
@@ -66,6 +65,12 @@ class Step:
         self.numbers = np.array(
             [rate * root / first, 1 - rate * decay, beta1, beta2, SMALLEST * root, factor], dtype
         )
+        self._factor = factor
+
+    def shorten(self, share: float) -> None:
+        """Let the gradient be only this share of what it is, before anything has taken the step."""
+        self._factor *= share
+        self.numbers[5] = self._factor
 
 
 @njit(**options)

@@ -18,7 +18,7 @@ from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.network.grid import Grid, GridModel
 from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.parameters import Parameters
-from nplm_mpi.models.network.rapid import RapidModel
+from nplm_mpi.models.network.rapid import Rapid
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.planning.costs import Layout, messages
 from nplm_mpi.planning.networks import Measured
@@ -118,7 +118,7 @@ class Profile:
         if grid:
             return GridModel(Grid(alone, 1, 1), p, K, 1e-6, collectives)
         if rapid:
-            return RapidModel(alone, p, SharedSums.of_one(), K, 1e-6)
+            return Model(alone, p, K, 1e-6, rapid=Rapid(SharedSums.of_one(), rows, p.columns, K))
         return Model(alone, p, K, 1e-6, collectives)
 
 

@@ -10,15 +10,10 @@ column.  The letters are those of :mod:`nplm_mpi.models.network.kernels`.
 import numpy as np
 
 from nplm_mpi.machine.fast_exp import tanh
-from nplm_mpi.machine.jit import njit
+from nplm_mpi.machine.jit import njit, options, options_for_sums
 from nplm_mpi.machine.microkernels import add_product, set_exp_product
-from nplm_mpi.models.network.kernels import (
-    look_up_features,
-    options,
-    options_for_sums,
-    output_inputs,
-    rows_per_tile,
-)
+from nplm_mpi.models.network.kernels import look_up_features, output_inputs
+from nplm_mpi.models.outputs.kernels import rows_per_tile
 
 # Contexts per matrix product: four vectors of the widest registers in single precision. A tile
 # of O stays in the cache for all blocks, and one short sentence costs little.

@@ -18,8 +18,8 @@ from nplm_mpi.models.deep import kernels as deep_kernels
 from nplm_mpi.models.deep.layers import Layers
 from nplm_mpi.models.deep.model import DeepModel
 from nplm_mpi.models.interface import AnyModel
-from nplm_mpi.models.network import kernels
-from nplm_mpi.models.network.model import RANGE_OF_S
+from nplm_mpi.models.outputs import kernels
+from nplm_mpi.models.outputs.softmax import RANGE_OF_S
 from nplm_mpi.ngram import NgramModel
 from nplm_mpi.scoring import score_kernels
 

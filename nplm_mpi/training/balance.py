@@ -11,10 +11,10 @@ in their last digits; with equal slices they do not.
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.partition import UnequalPartition
 
 # Seconds between two looks at the clocks, and the fewest calls, whose median counts: an
@@ -28,8 +28,6 @@ UNIT, WORTHWHILE = 8, 0.003
 # No slice becomes smaller than this share of an equal one, but for a unit or two; and slices of fewer
 # rows than this stay as they are.
 SMALLEST, FEWEST_ROWS = 0.25, 100
-# Parameters' room for more rows before and behind the own ones; beyond it they move to new memory.
-SPARE = 0.125
 
 Updates = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
@@ -39,8 +37,8 @@ class Balance:
 
     Parameters
     ----------
-    model : nplm_mpi.models.network.model.Model
-        One row of ranks, with ``spare`` room in its parameters.
+    model
+        One row of ranks that can deal its rows anew, with ``spare`` room in its parameters.
     updates : callable
         As :meth:`Model.updates`; it is what makes them.
 
@@ -50,7 +48,7 @@ class Balance:
         How often rows have changed hands.
     """
 
-    def __init__(self, model: Model, updates: Updates) -> None:
+    def __init__(self, model: Any, updates: Updates) -> None:
         self.model, self._updates = model, updates
         self.redeals = 0
         self._seconds: list[tuple[float, float]] = []  # of an update without waiting, of a call

@@ -151,7 +151,7 @@ class Training:
             isinstance(model, Model) and config.training.collectives == "auto" and on_several_machines(model)
         ):
             self.updates = Trial(model).updates
-        self.balance = Balance(model, self.updates) if settings.balance and isinstance(model, Model) else None
+        self.balance = Balance(model, self.updates) if settings.balance else None
         if self.balance:
             self.updates = self.balance.updates
         self.unsaved: set[str] = set()

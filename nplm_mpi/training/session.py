@@ -26,8 +26,8 @@ from nplm_mpi.models.distribution import check_processors, new_model
 from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.network.grid import shape_of_grid
 from nplm_mpi.models.network.shared import SharedModel
-from nplm_mpi.models.network.threads import check_threads
 from nplm_mpi.models.outputs.proposal import Proposal
+from nplm_mpi.models.outputs.threads import check_threads
 from nplm_mpi.planning.costs import PROCESS_BYTES, Layout, memory_per_rank, memory_warning
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.model_file import load_model

@@ -10,6 +10,8 @@ from nplm_mpi.machine.simd import whole_vectors
 from nplm_mpi.models.deep.model import MOMENTS, DeepModel, Learning
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
+from nplm_mpi.models.outputs.rows import SPARE
+from nplm_mpi.models.outputs.table import deal
 from nplm_mpi.models.partition import Partition
 
 
@@ -17,7 +19,13 @@ def new_deep_model(comm: Comm, config: Config, V: int, training: bool) -> DeepMo
     """A deep network with zeros for parameters; ``training`` brings what an optimizer needs."""
     settings = config.training
     assert isinstance(config.model, DeepConfig)
-    p = DeepParameters(config.model, V, Partition(V, comm.size), comm.rank, settings.dtype)
+    usual = 1, False, False
+    threads, reproducible, balance = (
+        (settings.threads, settings.reproducible, settings.balance) if training else usual
+    )
+    partition, over = deal(comm, V, threads, reproducible)
+    spare = SPARE if balance else 0.0
+    p = DeepParameters(config.model, V, partition, comm.rank, settings.dtype, spare)
     learning = Learning(
         settings.batch,
         settings.weight_decay,
@@ -28,7 +36,8 @@ def new_deep_model(comm: Comm, config: Config, V: int, training: bool) -> DeepMo
         settings.clip,
         settings.average,
     )
-    return DeepModel(comm, p, learning if training else None)
+    collectives = "one" if settings.collectives == "auto" or not training else settings.collectives
+    return DeepModel(comm, p, learning if training else None, over, collectives)
 
 
 def model_bytes(config: Config, V: int, ranks: int) -> float:

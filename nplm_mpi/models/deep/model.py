@@ -27,10 +27,14 @@ from nplm_mpi.models.deep import kernels as deep_kernels
 from nplm_mpi.models.deep.layers import Dropout, Layers
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
-from nplm_mpi.models.network import kernels
-from nplm_mpi.models.network.model import CHUNK, RANGE_OF_S
+from nplm_mpi.models.outputs.rows import OneSlice
+from nplm_mpi.models.outputs.softmax import Softmax
+from nplm_mpi.models.outputs.steps import Optimized
+from nplm_mpi.models.partition import AnyPartition
 from nplm_mpi.models.replicas import find_difference
 
+# Examples that log_prob works on at a time.
+CHUNK = 512
 # Updates between two steps of the moving average: it costs a pass over all weights.
 AVERAGED_EVERY = 8
 
@@ -64,21 +68,6 @@ class Learning:
     average: float = 0.0
 
 
-class _Outputs:
-    """The arrays of the output layer for up to K examples; the letters are those of the kernels' legend."""
-
-    def __init__(self, shape: DeepConfig, K: int, dtype: np.dtype) -> None:
-        columns, D = whole_vectors(K, dtype.itemsize), shape.columns
-        # What one Allreduce carries lies side by side: sums | N | R.
-        self.payload = aligned_rows(2 + 2 * D, columns, dtype)
-        self.sums, self.N, self.R = self.payload[:2], self.payload[2 : 2 + D], self.payload[2 + D :]
-        self.z = aligned_rows(whole_vectors(D, dtype.itemsize), columns, dtype)
-        self.dz = aligned_rows(D, columns, dtype)
-        self.step = aligned_rows(K, D, dtype)
-        self.Q = np.zeros(columns, dtype)
-        self.log_p = np.zeros(K)
-
-
 class DeepModel:
     """The deep network on the ranks of ``comm``.
 
@@ -101,36 +90,62 @@ class DeepModel:
     """
 
     writes_rows = True
-    collectives = "one"
     updates_per_call = 1
 
-    def __init__(self, comm: Comm, parameters: DeepParameters, learning: Learning | None = None) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        parameters: DeepParameters,
+        learning: Learning | None = None,
+        over: OneSlice | None = None,
+        collectives: str = "one",
+    ) -> None:
         self.comm = self.row = comm
         self.parameters, self.learning = parameters, learning or Learning()
         self.deep: DeepConfig = parameters.shape
         p, deep, K = parameters, self.deep, self.learning.batch
         self.examples_per_update = self.batch = K
-        self.Q = math.nan
         self.examples = self.steps = self.averagings = 0
         training = learning is not None
         names = MOMENTS[self.learning.optimizer] if training else ()
         self.moments = {name: p.empty_like() for name in names}
         self.average = p.empty_like() if training and self.learning.average else None
         self.slots = np.array(p.shape.slots, np.int64)
-        rows = p.stop - p.start if training else 0
-        self._E = aligned_rows(rows, whole_vectors(K, p.dtype.itemsize), p.dtype)
+        self.rule = Optimized(
+            K, p.columns, p.dtype, self.moments, deep.tied and training, bool(self.learning.clip)
+        )
+        self.outputs = Softmax(comm, p, self.rule, over or OneSlice(comm), collectives)
         self._gradient = np.zeros_like(p.theta)
         self._gradients = p.views(self._gradient)
-        # Gradients of word features, summed over an update; which rows have some.
-        held = (rows if deep.tied else len(p.table)) if training else 0
-        width = p.O.shape[1] if deep.tied else p.shape.features
-        self._features = np.zeros((held, width), p.dtype)
+        # Gradients of word features, summed over an update; which rows have some.  Tied, O's rule has them.
+        held = len(p.table) if training else 0
+        self._features = np.zeros((held, p.shape.features), p.dtype)
         self._touched = np.zeros(held, np.bool_)
-        self._G = aligned_rows(rows if self.learning.clip else 0, p.shape.columns, p.dtype)
-        self._none = np.zeros((0, p.O.shape[1]), p.dtype)
-        self._pending: tuple[np.ndarray, optimizers.Step] | None = None
         self._layers: Layers | None = None
-        self._outputs: dict[int, _Outputs] = {}
+
+    @property
+    def Q(self) -> float:
+        """The last update's mean log S, natural; nan before the first one."""
+        return self.outputs.Q
+
+    @Q.setter
+    def Q(self, value: float) -> None:
+        self.outputs.Q = value
+
+    @property
+    def collectives(self) -> str:
+        """How many Allreduce the output layer makes per update."""
+        return self.outputs.schedule
+
+    @collectives.setter
+    def collectives(self, value: str) -> None:
+        self.outputs.schedule = value
+
+    def redeal(self, partition: AnyPartition) -> None:
+        """Deal the rows of O anew, the same model as before.  Collective."""
+        self.outputs.redeal(partition)
+        if self.average is not None:
+            self.average.redeal(self.comm, partition)
 
     @property
     def shown(self) -> DeepParameters:
@@ -148,34 +163,23 @@ class DeepModel:
         Collective: one Allreduce of 2 K (1 + D) numbers; with tied features one of K times the inputs
         before it, with a limit to the gradient's norm one of a single number after it.
         """
-        p, K = self.parameters, len(words)
-        own_words = words - np.int32(p.start)
+        p, K, tied = self.parameters, len(words), self.deep.tied
         drop = Dropout(self.learning.seed, self.examples)
-        layers, w = self._layers_for_training(), self._outputs_for(K)
-
-        self._forward(contexts, layers, drop)
-        deep_kernels.output_inputs(layers.f[:K], w.z)
-        self._pass_over_outputs(w, own_words)
-        self.Q = kernels.log_likelihood(w.sums, w.Q, w.log_p)
-
-        kernels.output_gradient(w.sums, w.N, w.R, w.dz)
-        layers.df[:K] = w.dz[1:, :K].T
-        deep_kernels.output_step(w.sums, w.z, own_words, self._E, w.step)
-        layers.backward(p.small, self._gradients, K, drop)
-        deep_kernels.scatter(
-            contexts,
-            self.slots,
-            layers.dx[:K],
-            p.first_word,
-            int(self.deep.tied),
-            self._features,
-            self._touched,
-        )
+        layers, z = self._layers_for_training(), self.outputs.inputs(K)
         self.examples += K
         self.steps += 1
-        self._step(w.step, K, rate)
+        step = self._step_of(K, rate)
+
+        self._forward(contexts, layers, drop)
+        deep_kernels.output_inputs(layers.f[:K], z)
+        log_p, dz = self.outputs.learn(z, words, contexts[:, 0], step)
+        layers.df[:K] = dz[1 : p.columns, :K].T
+        layers.backward(p.small, self._gradients, K, drop)
+        features = (self.rule.extra, self.rule.touched) if tied else (self._features, self._touched)
+        deep_kernels.scatter(contexts, self.slots, layers.dx[:K], p.first_word, int(tied), *features)
+        self._step(step, K)
         self._follow()
-        return w.log_p
+        return log_p
 
     def updates(self, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray) -> np.ndarray:
         """One :meth:`update` after another, as :meth:`nplm_mpi.models.network.model.Model.updates`."""
@@ -196,82 +200,51 @@ class DeepModel:
             self.comm.allreduce_sum(x)
         layers.forward(p.small, len(contexts), drop)
 
-    def _pass_over_outputs(self, w: _Outputs, own_words: np.ndarray) -> None:
-        """1(c) and 1(d), repeated with the true maximum where Q was too far from it."""
-        if math.isnan(self.Q):
-            self._find_maximum(w)
-        else:
-            w.Q.fill(self.Q)
-        self._sum_outputs(w, own_words)
-        if not kernels.in_range(w.sums, len(own_words), *RANGE_OF_S[self.parameters.dtype]):
-            self._find_maximum(w)
-            self._sum_outputs(w, own_words)
-
-    def _sum_outputs(self, w: _Outputs, own_words: np.ndarray) -> None:
-        """After the pending step: s, y, N and R over all ranks. Collective: one Allreduce."""
-        p = self.parameters
-        arguments, m, v = self._take_pending(), self._moment("m").O, self._moment("v").O
-        deep_kernels.output_units(
-            p.O, p.shape.columns, self._E, *arguments, m, v, w.z, w.Q, own_words, w.sums, w.N, w.R
-        )
-        self.comm.allreduce_sum(w.payload)
-
-    def _find_maximum(self, w: _Outputs) -> None:
-        """Q = max_j y_j. Collective: one Allreduce."""
-        self.flush()
-        kernels.largest_outputs(self.parameters.O, self.parameters.shape.columns, w.z, w.Q)
-        self.comm.allreduce_max(w.Q)
-
-    def _step(self, step: np.ndarray, K: int, rate: float) -> None:
-        """One step of the optimizer for everything but O, whose step becomes pending."""
-        p, learning = self.parameters, self.learning
+    def _step_of(self, K: int, rate: float) -> optimizers.Step:
+        """The optimizer's next step, for gradients that are sums over K examples."""
+        learning = self.learning
         factor = 1.0 if learning.optimizer == "sgd" else 1 / K
-        if learning.clip:
-            factor *= min(1.0, learning.clip / max(self._norm(step) / K, 1e-30))
-        take = optimizers.Step(
+        return optimizers.Step(
             learning.optimizer,
             rate,
             learning.decay,
             learning.beta1,
             learning.beta2,
             self.steps,
-            p.dtype,
+            self.parameters.dtype,
             factor,
         )
+
+    def _step(self, step: optimizers.Step, K: int) -> None:
+        """Make the step for everything but O, whose rows wait for it; its length perhaps limited before."""
+        p, clip = self.parameters, self.learning.clip
+        if clip:
+            step.shorten(min(1.0, clip / max(self._norm() / K, 1e-30)))
         m, v = self._moment("m"), self._moment("v")
         for name, w in p.small.items():
             arrays = (self._gradients[name], w, m.small[name], v.small[name])
             g, w, m_, v_ = (a.reshape(1, -1) for a in arrays)
             # Biases, gains and shifts do not decay.
             optimizers.take(
-                take.kind, take.numbers, g, w, m_, v_, 0 if p.small[name].ndim > 1 else w.shape[1]
+                step.kind, step.numbers, g, w, m_, v_, 0 if p.small[name].ndim > 1 else w.shape[1]
             )
         if not self.deep.tied:
             deep_kernels.step_touched(
-                p.table, self._features, self._touched, take.kind, take.numbers, m.table, v.table
+                p.table, self._features, self._touched, step.kind, step.numbers, m.table, v.table
             )
-        self._pending = step, take
 
-    def _norm(self, step: np.ndarray) -> float:
+    def _norm(self) -> float:
         """The norm of the whole gradient, summed over the examples. Collective: one Allreduce."""
-        extra, touched = (
-            (self._features, self._touched) if self.deep.tied else (self._none, self._touched[:0])
-        )
-        squares = np.array([deep_kernels.output_gradient_rows(self._E, step, extra, touched, self._G)])
-        self.comm.allreduce_sum(squares)
+        squares = np.zeros(1)
+
+        def add(rows: slice, out: np.ndarray) -> None:
+            out[0] = self.rule.squares(rows)
+
+        self.outputs.over.add_up(add, squares, squares)
         total = float(squares[0]) + float(np.dot(self._gradient, self._gradient))
         if not self.deep.tied:
             total += deep_kernels.squares_of_touched(self._features, self._touched)
         return math.sqrt(total)
-
-    def _take_pending(self) -> tuple:
-        """What the next pass over O needs to make the pending step, once, or none."""
-        tied = self.deep.tied
-        extra, touched = (self._features, self._touched) if tied else (self._none, self._touched[:0])
-        if self._pending is None:
-            return self._none, extra, touched, self._none, 0, np.zeros(6, self.parameters.dtype)
-        (step, take), self._pending = self._pending, None
-        return step, extra, touched, self._G, take.kind, take.numbers
 
     def _moment(self, name: str) -> DeepParameters:
         """A moment; the parameters themselves, of which nothing is done, if the optimizer has it not."""
@@ -282,9 +255,7 @@ class DeepModel:
 
         The result of later updates is the same, to the bit, whether and when this is called.
         """
-        if self._pending is not None:
-            arguments, m, v = self._take_pending(), self._moment("m").O, self._moment("v").O
-            deep_kernels.step_outputs(self.parameters.O, self._E, *arguments, m, v)
+        self.outputs.flush()
 
     def _follow(self) -> None:
         """Now and then, a step of the moving average."""
@@ -305,12 +276,11 @@ class DeepModel:
     def progress(self) -> dict[str, Any]:
         """As :meth:`nplm_mpi.models.network.model.Model.progress`."""
         counts = {"masks": self.examples, "steps": self.steps, "averagings": self.averagings}
-        return {"Q": None if math.isnan(self.Q) else self.Q, **counts}
+        return {**self.outputs.progress(), **counts}
 
     def go_on_from(self, progress: Mapping[str, Any]) -> None:
         """As :meth:`nplm_mpi.models.network.model.Model.go_on_from`."""
-        Q = progress.get("Q")
-        self.Q = math.nan if Q is None else Q
+        self.outputs.go_on_from(progress)
         self.examples, self.steps = progress.get("masks", 0), progress.get("steps", 0)
         self.averagings = progress.get("averagings", 0)
 
@@ -328,39 +298,17 @@ class DeepModel:
         Collective: per ``CHUNK`` examples one Allreduce, one more with tied features,
         and two more where Q has to be corrected. See :meth:`nplm_mpi.models.network.model.Model.log_prob`.
         """
-        self.flush()
-        p = self.shown
-        log_p = np.empty(len(words))
-        layers, w = Layers(p.shape, CHUNK, p.dtype), _Outputs(p.shape, CHUNK, p.dtype)
-        sums = np.empty((2, CHUNK))
+        p, log_p = self.shown, np.empty(len(words))
+        layers = Layers(p.shape, CHUNK, p.dtype)
+        z = aligned_rows(whole_vectors(p.columns, p.dtype.itemsize), CHUNK, p.dtype)
         for first in range(0, len(words), CHUNK):
             part = slice(first, min(first + CHUNK, len(words)))
-            own_words = words[part] - np.int32(p.start)
             self._forward(contexts[part], layers, None)
-            deep_kernels.output_inputs(layers.f[: len(own_words)], w.z)
-            w.Q.fill(0.0 if math.isnan(self.Q) else self.Q)
-            self._score(p, w, own_words, sums)
-            if not kernels.in_range(sums, len(own_words), *RANGE_OF_S[p.dtype]):
-                kernels.largest_outputs(p.O, p.shape.columns, w.z, w.Q)
-                self.comm.allreduce_max(w.Q)
-                self._score(p, w, own_words, sums)
-            kernels.log_likelihood(sums, w.Q, log_p[part])
+            deep_kernels.output_inputs(layers.f[: part.stop - first], z)
+            log_p[part] = self.outputs.score(z, words[part], p)
         return log_p
-
-    def _score(self, p: DeepParameters, w: _Outputs, own_words: np.ndarray, sums: np.ndarray) -> None:
-        """s and y of the target words, summed over the ranks."""
-        kernels.output_scores(p.O, p.shape.columns, w.z, w.Q, own_words, sums)
-        self.comm.allreduce_sum(sums)
 
     def _layers_for_training(self) -> Layers:
         if self._layers is None:
             self._layers = Layers(self.parameters.shape, self.batch, self.parameters.dtype)
         return self._layers
-
-    def _outputs_for(self, K: int) -> _Outputs:
-        if K not in self._outputs:
-            if len(self._outputs) > 8:
-                self.flush()
-                self._outputs.clear()
-            self._outputs[K] = _Outputs(self.parameters.shape, K, self.parameters.dtype)
-        return self._outputs[K]

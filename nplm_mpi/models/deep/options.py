@@ -47,10 +47,11 @@ class DeepConfig(ModelConfig):
         lacks("deep", "hidden", "it needs hidden units", 0),
         lacks("deep", "grid", "the rows of a grid sum the gradients of the paper's network only"),
         lacks("deep", "parallel", "its optimizers cannot share memory without locks"),
-        lacks("deep", "collectives", "it has one schedule of its own", "two", "paper"),
-        lacks("deep", "reproducible", "its sums are added up in the ranks' order"),
-        lacks("deep", "threads", "start as many ranks instead"),
-        lacks("deep", "balance", "rows of its moments do not change hands"),
+        Conflict(
+            Asked("reproducible"),
+            Asked("tied"),
+            "an average of features that several ranks hold is added up in the ranks' order",
+        ),
         lacks("deep", "softmax", "sampled words change rows without their moments", "sampled"),
         Conflict(Asked("projection"), Asked("tied"), "tied features are projected to, --features units"),
         Conflict(

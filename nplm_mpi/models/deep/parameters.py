@@ -5,8 +5,9 @@ import numpy as np
 from nplm_mpi.machine.aligned import aligned_rows
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.interface import Tensor
-from nplm_mpi.models.network.parameters import NEVER, random_rows
-from nplm_mpi.models.partition import Partition
+from nplm_mpi.models.network.parameters import random_rows
+from nplm_mpi.models.outputs.rows import Rows
+from nplm_mpi.models.partition import AnyPartition
 
 # Random streams of the small tensors; those of C and O are in nplm_mpi.models.network.parameters.
 FIRST_STREAM = 16
@@ -14,7 +15,7 @@ FIRST_STREAM = 16
 FEATURES = 0.17
 
 
-class DeepParameters:
+class DeepParameters(Rows):
     """The hidden layers on every rank, this rank's rows of O = [b | U], and C.
 
     With tied features O is [b | C]: a rank holds the features of its own words only.  Otherwise C
@@ -43,11 +44,17 @@ class DeepParameters:
 
     scale = 1.0
 
-    def __init__(self, shape: DeepConfig, V: int, partition: Partition, rank: int, dtype: str) -> None:
-        self.shape, self.V, self.partition, self.rank = shape, V, partition, rank
-        self.dtype = np.dtype(dtype)
-        self.start, self.stop = partition.start(rank), partition.stop(rank)
-        self.O = aligned_rows(self.stop - self.start, shape.columns, self.dtype)
+    def __init__(
+        self,
+        shape: DeepConfig,
+        V: int,
+        partition: AnyPartition,
+        rank: int,
+        dtype: str,
+        spare: float = 0.0,
+    ) -> None:
+        super().__init__(V, shape.columns, partition, rank, np.dtype(dtype), spare)
+        self.shape = shape
         self.table = np.zeros((0 if shape.tied else V, shape.features), self.dtype)
         sizes = {name: int(np.prod(lengths)) for name, lengths in shape.replicated().items()}
         self.theta = aligned_rows(1, sum(sizes.values()), self.dtype)[0]
@@ -90,14 +97,7 @@ class DeepParameters:
         for start, rows in random_rows(seed, tensor, self.start, self.stop, shape.columns - 1):
             mine = slice(start - self.start, start - self.start + len(rows))
             self.O[mine, 1 : shape.columns] = rows * bound
-        self.b[:] = 0 if log_unigram is None else log_unigram[self.start : self.stop]
-        if never is not None and self.start <= never < self.stop:
-            self.b[never - self.start] = NEVER
-
-    @property
-    def b(self) -> np.ndarray:
-        """Own output biases, a view (rows,)."""
-        return self.O[:, 0]
+        self.initialize_biases(log_unigram, never)
 
     @property
     def U(self) -> np.ndarray:
@@ -133,4 +133,4 @@ class DeepParameters:
 
     def empty_like(self) -> "DeepParameters":
         """Zeros in the same layout: moments, averages."""
-        return DeepParameters(self.shape, self.V, self.partition, self.rank, self.dtype.name)
+        return DeepParameters(self.shape, self.V, self.partition, self.rank, self.dtype.name, self._spare)

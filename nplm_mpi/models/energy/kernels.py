@@ -35,7 +35,7 @@ import numpy as np
 
 from nplm_mpi.machine.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
 from nplm_mpi.machine.fast_exp import exp
-from nplm_mpi.machine.jit import njit
+from nplm_mpi.machine.jit import njit, options, options_for_sums
 from nplm_mpi.machine.microkernels import add_product
 from nplm_mpi.machine.simd import VECTOR_BYTES, use_full_registers
 from nplm_mpi.models.energy.tiles import (
@@ -45,7 +45,6 @@ from nplm_mpi.models.energy.tiles import (
     forward_products,
     forward_sums,
 )
-from nplm_mpi.models.network.kernels import options, options_for_sums
 
 # Contexts whose coefficients stay in the first cache with a tile.
 CONTEXTS = 64

@@ -33,8 +33,8 @@ from nplm_mpi.machine.simd import VECTOR_BYTES
 from nplm_mpi.models.energy import kernels
 from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.energy.parameters import EnergyParameters
-from nplm_mpi.models.network.kernels import in_range
-from nplm_mpi.models.network.model import RANGE_OF_S
+from nplm_mpi.models.outputs.kernels import in_range
+from nplm_mpi.models.outputs.softmax import RANGE_OF_S
 from nplm_mpi.models.replicas import find_difference
 
 # Examples that log_prob works on at a time.

@@ -26,8 +26,9 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.training import parse_grid
 from nplm_mpi.models.network import kernels
-from nplm_mpi.models.network.model import Model, Rates, Workspace
+from nplm_mpi.models.network.model import Model, Workspace
 from nplm_mpi.models.network.parameters import Parameters
+from nplm_mpi.models.outputs.layer import Rates
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.models.replicas import find_difference
 
@@ -109,8 +110,8 @@ class GridModel(Model):
     def __init__(
         self, grid: Grid, parameters: Parameters, batch: int = 1, decay: float = 0.0, collectives: str = "one"
     ) -> None:
-        super().__init__(grid.world, parameters, -(-batch // grid.rows), decay, collectives)
-        self.grid, self.row = grid, grid.row
+        super().__init__(grid.world, parameters, -(-batch // grid.rows), decay, collectives, row=grid.row)
+        self.grid = grid
         self.examples_per_update = batch
         self.writes_rows = grid.column.is_root
         self._dO = np.zeros_like(parameters.O)
@@ -128,17 +129,16 @@ class GridModel(Model):
         columns) and one of the share described above; one Allgather in the row.
         """
         p, K = self.parameters, len(words)
-        rates, upwards = self._rates(K, rate), not self.upwards
+        rates, upwards = self._rates(K, rate), not self.outputs.upwards
         mine = self.grid.own_examples(K)
         touched, places = distinct(contexts)
         ascent = Ascent.zeros(p, K, len(touched), self.grid.columns)
         self._dO[:] = 0
 
         if mine.start < mine.stop:
-            own_words = words[mine] - np.int32(p.start)
-            w = self._forward(contexts[mine], own_words)  # 1(a) to 1(f)
-            self._backward(w, own_words, rates)  # 2(a) to 2(c)
-            self._collect(w, ascent, mine, places[mine], rates)
+            w = self.workspace(mine.stop - mine.start)
+            log_p = self._gradients(contexts[mine], words[mine], w, rates)  # 1(a) to 2(c)
+            self._collect(w, log_p, ascent, mine, places[mine], rates)
 
         self.grid.column.allreduce_sum(self._dO)  # the rows' b, U, W
         self.grid.sum_replicated(ascent.everything)  # the rows' d, H, C
@@ -148,17 +148,25 @@ class GridModel(Model):
         p.H += ascent.H
         p.C[touched] += ascent.C  # 2(d)
         self.Q = float(ascent.log_S[0]) / K
-        self.upwards = upwards  # all rows keep step: one may have had no examples, or had to look twice
+        # All rows keep step: one may have had no examples, or had to look twice.
+        self.outputs.upwards = upwards
         self._shrink(rates.scale)
         return ascent.log_p.astype(np.float64)
 
-    def _collect(self, w: Workspace, ascent: Ascent, mine: slice, places: np.ndarray, rates: Rates) -> None:
+    def _collect(
+        self,
+        w: Workspace,
+        log_p: np.ndarray,
+        ascent: Ascent,
+        mine: slice,
+        places: np.ndarray,
+        rates: Rates,
+    ) -> None:
         """What one row would do to its parameters goes into zeros instead."""
-        p = self.parameters
-        self._change_outputs(self._dO, p.shape.columns, self._E, w.step)
+        self.ascent.change(self.ascent.take(), slice(None), self._dO)
         kernels.ascend(ascent.C, ascent.H, ascent.d, places, w.x, w.do, w.dx, rates.biases, rates.weights)
-        ascent.log_p[mine] = w.log_p
-        ascent.log_S[0] = w.mean_log_S * len(w.log_p)
+        ascent.log_p[mine] = log_p
+        ascent.log_S[0] = self.Q * len(log_p)
 
     def find_drift(self) -> str | None:
         """As :meth:`Model.find_drift`, and for the slices of O that the rows hold alike."""

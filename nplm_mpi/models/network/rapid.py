@@ -7,19 +7,22 @@ third of the arithmetic of an example.  To understand the algorithm read ``model
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nplm_mpi.comm import Comm
 from nplm_mpi.machine.clock import seconds
-from nplm_mpi.machine.jit import njit
+from nplm_mpi.machine.jit import njit, options
 from nplm_mpi.machine.shared_sums import SharedSums, sum_over_ranks
 from nplm_mpi.machine.simd import use_full_registers
 from nplm_mpi.models.network import kernels
-from nplm_mpi.models.network.kernels import options
-from nplm_mpi.models.network.model import SMALLEST_SCALE, Model
-from nplm_mpi.models.network.parameters import Parameters
+from nplm_mpi.models.outputs import kernels as output_kernels
 
+if TYPE_CHECKING:
+    from nplm_mpi.models.network.model import Model
+
+# Weights are multiplied out when their common scale has shrunk to this.
+SMALLEST_SCALE = 0.5
 # A call of K = 1 takes 50 us beside its updates, and other times on other ranks, for which all
 # wait.  So it makes updates of that many examples; with more ranks than cores of fewer, since
 # signals, logs and checkpoints wait for the end of a call; and if V is large, no more than take
@@ -44,13 +47,13 @@ def rapid_updates(
     contexts, words : (updates x K, n-1), (updates x K,) arrays
         The words as rows of O.
     few : tuple or None
-        See :func:`nplm_mpi.models.network.kernels.few_numbers`.
+        See :func:`nplm_mpi.models.outputs.kernels.few_numbers`.
     rates : (updates, 4) array
         eps; that of the weights; that of the outputs; c before the update.
     limits : (2,) array
         Of S.
     workspace : tuple of arrays
-        x, a, z, dz, do, dx, step, Q and the payload of :class:`nplm_mpi.models.network.model.Workspace`.
+        x, a, z, dz, do, dx, step, Q and the payload of the workspaces of body and outputs.
     Q : float
     upwards : bool
         Of the last pass.
@@ -83,89 +86,79 @@ def rapid_updates(
         kernels.inputs_of_outputs(C, H, d, some, direct, c, x, a, z)
         q[:] = Q
         upwards = not upwards
-        kernels.output_units_of_any(few, O, D, E, pending, z, q, own, upwards, sums, N, R)
+        output_kernels.output_units_of_any(few, O, D, E, pending, z, q, own, upwards, sums, N, R)
         start = seconds(room)
         sum_over_ranks(flat, slots, marks, place)
         spent += seconds(room) - start
-        good, mean = kernels.likelihood_and_gradient(sums, N, R, q, limits[0], limits[1], log_p[part], dz)
+        good, mean = output_kernels.likelihood_and_gradient(
+            sums, N, R, q, limits[0], limits[1], log_p[part], dz
+        )
         if not good:
             return i, Q, upwards, spent
         Q = mean
-        kernels.output_step(sums, z, own, eps, outputs, E, step)
+        output_kernels.output_step(sums, z, own, eps, outputs, E, step)
         kernels.hidden_gradient(H, a, dz, direct, c, do, dx)
         pending = step
         kernels.ascend(C, H, d, some, x, do, dx, eps, weights)
     return updates, Q, upwards, spent
 
 
-class RapidModel(Model):
-    """As :class:`.model.Model`, with one Allreduce per update, for ranks that share memory.
+class Rapid:
+    """Updates of a model in compiled code: one slice per rank, plain ascent, memory that ranks share.
 
     Parameters
     ----------
-    comm, parameters, batch, decay
-        As for Model.
     sums : SharedSums
-        Of ``comm``.
+        Of the model's ranks.
+    rows : int
+        Of the largest slice.
+    columns : int
+        D.
+    batch : int
+        Examples per update.
+
+    Attributes
+    ----------
+    updates_per_call : int
+        How many updates a training should ask for at a time.
     """
 
-    def __init__(
-        self, comm: Comm, parameters: Parameters, sums: SharedSums, batch: int = 1, decay: float = 0.0
-    ) -> None:
-        super().__init__(comm, parameters, batch, decay, "one")
-        self._shared = sums
-        each = 3.0 * -(-parameters.V // comm.size) * parameters.shape.columns
+    def __init__(self, sums: SharedSums, rows: int, columns: int, batch: int) -> None:
+        self.sums = sums
+        each = 3.0 * rows * columns
         together = CROWDED_TOGETHER if sums.crowded else EXAMPLES_TOGETHER
         self.updates_per_call = max(1, min(together, int(MULTIPLICATIONS_TOGETHER / each)) // batch)
 
-    def updates(self, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray) -> np.ndarray:
-        """As :meth:`Model.updates`, to the bit."""
-        done = 0
-        log_p = np.empty(len(words))
-        whole = len(words) // self.batch
-        while done < whole:
-            # Rare things are left to Model.update: the first update of all, a Q too far off, a scale
-            # too small.
-            if not math.isnan(self.Q):
-                done += self._rapid_updates(done, contexts, words, rates[:whole], log_p)
-            if done < whole:
-                self._update(done, contexts, words, rates, log_p)
-                done += 1
-        if whole < len(rates):
-            self._update(whole, contexts, words, rates, log_p)
-        return log_p
-
-    def _update(
-        self, i: int, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray, log_p: np.ndarray
-    ) -> None:
-        part = slice(i * self.batch, (i + 1) * self.batch)
-        log_p[part] = self.update(contexts[part], words[part], float(rates[i]))
-
-    def _rapid_updates(
-        self, first: int, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray, log_p: np.ndarray
+    def updates(
+        self, model: "Model", contexts: np.ndarray, words: np.ndarray, rates: np.ndarray, log_p: np.ndarray
     ) -> int:
-        """Updates from the given one on, as many as go; how many that were."""
-        p, K = self.parameters, self.batch
-        eps = rates[first:]
-        scales = np.cumprod(np.concatenate([[p.scale], 1 - K * eps * self.decay]))
-        count = int(np.argmin(scales[1:] >= SMALLEST_SCALE)) if scales[-1] < SMALLEST_SCALE else len(eps)
+        """Updates of ``model.batch`` examples each, as many as go without rare things; how many that were.
+
+        Rare things are left to :meth:`Model.update`: the first update of all, a Q too far off, a scale too
+        small.  ``log_p`` gets the log probabilities of their examples.
+        """
+        p, K, outputs, ascent = model.parameters, model.batch, model.outputs, model.ascent
+        if math.isnan(outputs.Q):
+            return 0
+        scales = np.cumprod(np.concatenate([[p.scale], 1 - K * rates * model.decay]))
+        count = int(np.argmin(scales[1:] >= SMALLEST_SCALE)) if scales[-1] < SMALLEST_SCALE else len(rates)
         if count == 0:
             return 0
-        eps, before, after = eps[:count], scales[:count], scales[1 : count + 1]
+        eps, before, after = rates[:count], scales[:count], scales[1 : count + 1]
         steps = np.stack([eps, eps / after, eps / after / before, before], axis=1).astype(p.dtype)
-        part = slice(first * K, (first + count) * K)
-        w, shared = self._workspace(K), self._shared
-        made, Q, self.upwards, spent = rapid_updates(
-            p.C, p.H, p.d, p.O, self._E, self._take_step(), contexts[part], words[part] - np.int32(p.start),
-            p.shape.direct, self._few, steps, np.array(self._range_of_S),
-            (w.x, w.a, w.z, w.dz, w.do, w.dx, w.step, w.Q, w.payload), self.Q, self.upwards,
-            shared.slots[p.dtype], shared.marks, shared.place, log_p[part],
+        part = slice(0, count * K)
+        body, w, shared = model.workspace(K), outputs.workspace(K), self.sums
+        made, Q, outputs.upwards, spent = rapid_updates(
+            p.C, p.H, p.d, p.O, ascent.E, ascent.take(), contexts[part], words[part] - np.int32(p.start),
+            p.shape.direct, ascent.few, steps, np.array(outputs.range_of_S),
+            (body.x, body.a, w.z, w.dz, body.do, body.dx, w.step, w.Q, w.payload), outputs.Q,
+            outputs.upwards, shared.slots[p.dtype], shared.marks, shared.place, log_p[part],
         )  # fmt: skip
         p.scale = float(scales[made])
         if made == count:
-            self._pending = w.step
+            ascent.pending = w.step
         # Where the next one needs the maximum, Model.update looks for it when it knows no Q.
-        self.Q = Q if made == count else math.nan
+        outputs.Q = Q if made == count else math.nan
         calls = min(made + 1, count)
-        self.comm.count_sums(calls, calls * w.payload.nbytes, spent)
+        model.comm.count_sums(calls, calls * w.payload.nbytes, spent)
         return made

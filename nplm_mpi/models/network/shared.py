@@ -84,7 +84,6 @@ class SharedModel(Model):
         super().__init__(comm, p, batch, decay)
         # What one rank does by itself, with the parameters of all; decay waits for the meeting.
         self.alone = Model(serial(), p, batch)
-        self._E = self.alone._E
         self.writes_rows = comm.is_root
         self.examples_per_update = comm.size * batch * max(1, ROUND // batch)
         self.loss = {"b": Loss(), "d": Loss()}
@@ -111,7 +110,7 @@ class SharedModel(Model):
         changes = {name: np.zeros((2, len(array))) for name, array in before.items()}
         # Every other rank goes the other way through O: in step, side by side, they would change the
         # same rows at the same moment.
-        self.alone.upwards = self.comm.rank % 2 == 0
+        self.alone.outputs.upwards = self.comm.rank % 2 == 0
         self.comm.barrier()  # nobody may start before all have seen the same parameters
 
         for first in range(mine.start, mine.stop, self.batch):
@@ -131,9 +130,10 @@ class SharedModel(Model):
 
     def _note_changes(self, changes: dict[str, np.ndarray], K: int) -> None:
         """Add this update's changes of b and d, and their squares."""
-        w = self.alone._workspace(K)
+        w, outputs = self.alone.workspace(K), self.alone.outputs
         # ascend_hidden leaves eps dL/do; O += E step is still to come.
-        for name, change in (("d", w.do[:, :K].sum(axis=1)), ("b", self.alone._E[:, :K] @ w.step[:K, 0])):
+        change_of_b = self.alone.ascent.E[:, :K] @ outputs.workspace(K).step[:K, 0]
+        for name, change in (("d", w.do[:, :K].sum(axis=1)), ("b", change_of_b)):
             changes[name][0] += change
             changes[name][1] += change.astype(np.float64) ** 2
 

@@ -10,8 +10,7 @@ added to each count, and l_k = c(w_k) / (c(w_k) + different words after w_k) is 
 
 import numpy as np
 
-from nplm_mpi.machine.jit import njit
-from nplm_mpi.models.network.kernels import options
+from nplm_mpi.machine.jit import njit, options
 
 
 class Proposal:

@@ -33,6 +33,7 @@ from nplm_mpi.models.energy.tiles import tile_rows
 from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.network import kernels
 from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.outputs import kernels as output_kernels
 from nplm_mpi.models.outputs.proposal import Proposal
 
 # Where so large a share of all words would be drawn, the update is exact.
@@ -206,9 +207,10 @@ class _Step:
         assert isinstance(model, Model)
         p, self.model, self.contexts = model.parameters, model, contexts
         self.K = len(contexts)
-        w = self.w = model._workspace(self.K)
+        w, outputs = model.workspace(self.K), model.outputs.workspace(self.K)
+        self.w, self.outputs_w = w, outputs
         kernels.inputs_of_outputs(
-            p.C, p.H, p.d, contexts, p.shape.direct, p.dtype.type(p.scale), w.x, w.a, w.z
+            p.C, p.H, p.d, contexts, p.shape.direct, p.dtype.type(p.scale), w.x, w.a, outputs.z
         )
         self.Q = np.full(self.K, 0.0 if math.isnan(model.Q) else model.Q, p.dtype)
         self.target = np.zeros(self.K)
@@ -217,12 +219,12 @@ class _Step:
         """1(c) for some rows: y (R, K)."""
         D = self.model.parameters.shape.columns
         self.O = self.model.parameters.O[found.rows]
-        self.E = self.O[:, :D] @ self.w.z[:D, : self.K]
+        self.E = self.O[:, :D] @ self.outputs_w.z[:D, : self.K]
         return self.E
 
     def ascend(self, found: Draws, S: np.ndarray, words: np.ndarray, rate: float) -> None:
         """2(a) to 2(d); E holds each word's part of S. Collective: one Allreduce."""
-        model, w, K = self.model, self.w, self.K
+        model, body, w, K = self.model, self.w, self.outputs_w, self.K
         p, D, E = model.parameters, model.parameters.shape.columns, self.E
         rates = model._rates(K, rate)
         w.payload[:] = 0
@@ -232,12 +234,12 @@ class _Step:
         model.row.allreduce_sum(w.payload)
         w.sums[0] = 1
         w.sums[0, :K] = S
-        kernels.output_gradient(w.sums, w.N, w.R, w.dz)
-        kernels.output_step(w.sums, w.z, found.targets, rates.biases, rates.outputs, E, w.step)
-        kernels.hidden_gradient(p.H, w.a, w.dz, p.shape.direct, p.dtype.type(p.scale), w.do, w.dx)
+        output_kernels.output_gradient(w.sums, w.N, w.R, w.dz)
+        output_kernels.output_step(w.sums, w.z, found.targets, rates.biases, rates.outputs, E, w.step)
+        kernels.hidden_gradient(p.H, body.a, w.dz, p.shape.direct, p.dtype.type(p.scale), body.do, body.dx)
         p.O[found.rows] = self.O + E @ w.step[:K]
-        kernels.ascend_hidden(p.H, p.d, w.x, w.do, K, rates.biases, rates.weights)
-        kernels.ascend_features(p.C, self.contexts, w.dx, rates.weights)
+        kernels.ascend_hidden(p.H, p.d, body.x, body.do, K, rates.biases, rates.weights)
+        kernels.ascend_features(p.C, self.contexts, body.dx, rates.weights)
         model._shrink(rates.scale)
 
 
