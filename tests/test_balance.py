@@ -304,7 +304,6 @@ def test_a_balanced_run_ends_where_another_does_and_can_be_resumed(tmp_path):
         {"parallel": "shared"},
         {"softmax": "sampled"},
         {"model": "energy"},
-        {"model": "deep"},
     ],
 )
 def test_what_has_no_slices_of_free_size_is_not_balanced(other):

@@ -412,7 +412,7 @@ def test_a_disk_that_fills_up_is_said_once(
 
 
 def test_units_pickle_by_name() -> None:
-    from nplm_mpi.models.network import kernels
+    from nplm_mpi.models.outputs import kernels
 
     assert pickle.loads(pickle.dumps(kernels.output_units)) is kernels.output_units
 

@@ -14,7 +14,7 @@ from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.network.rapid import Rapid
 from nplm_mpi.models.network.shared import SharedModel
 from nplm_mpi.models.outputs.rows import SPARE
-from nplm_mpi.models.outputs.table import deal
+from nplm_mpi.models.outputs.table import LAYERS, deal
 from nplm_mpi.models.partition import Partition
 
 
@@ -31,6 +31,7 @@ def new_model(
     parallel: str = "vocabulary",
     threads: int = 1,
     balance: bool = False,
+    softmax: str = "exact",
 ) -> AnyModel:
     """A model with zeros for parameters. Collective.
 
@@ -48,6 +49,8 @@ def new_model(
         Per rank, for one row only.
     balance : bool
         Whether :class:`nplm_mpi.training.balance.Balance` is to deal rows anew; for one row only.
+    softmax : str
+        A name of :data:`nplm_mpi.models.outputs.table.LAYERS`.
 
     Raises
     ------
@@ -69,7 +72,7 @@ def new_model(
         in_one = collectives == "one" and threads == 1 and not reproducible
         sums = comm.shared_sums() if in_one else None
         rapid = Rapid(sums, partition.count(0), p.columns, batch) if sums else None
-        return Model(comm, p, batch, decay, collectives, over, rapid)
+        return Model(comm, p, batch, decay, collectives, over, rapid, layer=LAYERS[softmax])
     layout = Grid(comm, rows, columns)
     p = Parameters(shape, V, Partition(V, columns), layout.row.rank, dtype)
     return GridModel(layout, p, batch, decay, collectives)

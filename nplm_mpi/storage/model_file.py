@@ -115,7 +115,19 @@ def load_model(
         model: AnyModel = new_deep_model(comm, file.config, V, training=training)
     else:
         model = new_model(
-            comm, shape, V, dtype, batch, decay, collectives, grid, reproducible, parallel, threads, balance
+            comm,
+            shape,
+            V,
+            dtype,
+            batch,
+            decay,
+            collectives,
+            grid,
+            reproducible,
+            parallel,
+            threads,
+            balance,
+            file.config.training.softmax,
         )
     read_into(model, file)
     return model, vocabulary_of(file), file

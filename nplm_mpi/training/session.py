@@ -269,6 +269,7 @@ def build(comm: Comm, config: Config, V: int) -> AnyModel:
         settings.parallel if comm.size > 1 else "vocabulary",
         settings.threads,
         settings.balance,
+        settings.softmax,
     )
 
 

@@ -11,7 +11,7 @@ from nplm_mpi.models.deep.model import MOMENTS, DeepModel, Learning
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
 from nplm_mpi.models.outputs.rows import SPARE
-from nplm_mpi.models.outputs.table import deal
+from nplm_mpi.models.outputs.table import LAYERS, deal
 from nplm_mpi.models.partition import Partition
 
 
@@ -37,7 +37,7 @@ def new_deep_model(comm: Comm, config: Config, V: int, training: bool) -> DeepMo
         settings.average,
     )
     collectives = "one" if settings.collectives == "auto" or not training else settings.collectives
-    return DeepModel(comm, p, learning if training else None, over, collectives)
+    return DeepModel(comm, p, learning if training else None, over, collectives, LAYERS[settings.softmax])
 
 
 def model_bytes(config: Config, V: int, ranks: int) -> float:

@@ -76,6 +76,8 @@ class DeepModel:
     comm : Comm
     parameters : DeepParameters
     learning : Learning
+    over, collectives, layer
+        As in :class:`nplm_mpi.models.network.model.Model`.
 
     Attributes
     ----------
@@ -99,6 +101,7 @@ class DeepModel:
         learning: Learning | None = None,
         over: OneSlice | None = None,
         collectives: str = "one",
+        layer: type[Softmax] = Softmax,
     ) -> None:
         self.comm = self.row = comm
         self.parameters, self.learning = parameters, learning or Learning()
@@ -114,7 +117,7 @@ class DeepModel:
         self.rule = Optimized(
             K, p.columns, p.dtype, self.moments, deep.tied and training, bool(self.learning.clip)
         )
-        self.outputs = Softmax(comm, p, self.rule, over or OneSlice(comm), collectives)
+        self.outputs = layer(comm, p, self.rule, over or OneSlice(comm), collectives)
         self._gradient = np.zeros_like(p.theta)
         self._gradients = p.views(self._gradient)
         # Gradients of word features, summed over an update; which rows have some.  Tied, O's rule has them.

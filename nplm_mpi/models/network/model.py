@@ -69,6 +69,8 @@ class Model:
         Makes updates in compiled code, where it can.
     row : Comm, optional
         The ranks that hold all of O between them: all, unless in a grid.
+    layer : type
+        Of :data:`nplm_mpi.models.outputs.table.LAYERS`.
 
     Attributes
     ----------
@@ -95,13 +97,14 @@ class Model:
         over: OneSlice | None = None,
         rapid: Rapid | None = None,
         row: Comm | None = None,
+        layer: type[Softmax] = Softmax,
     ) -> None:
         self.comm, self.parameters, self.batch, self.decay = comm, parameters, batch, decay
         self.examples_per_update = batch
         self.row = row or comm
         self.rapid, self.updates_per_call = rapid, rapid.updates_per_call if rapid else 1
         self.ascent = Ascent(batch, parameters.columns, parameters.dtype)
-        self.outputs = Softmax(self.row, parameters, self.ascent, over or OneSlice(self.row), collectives)
+        self.outputs = layer(self.row, parameters, self.ascent, over or OneSlice(self.row), collectives)
         self._workspaces: dict[int, Workspace] = {}
 
     @property

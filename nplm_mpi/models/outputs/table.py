@@ -7,8 +7,9 @@ from nplm_mpi.models.outputs.softmax import Softmax
 from nplm_mpi.models.outputs.threads import Threads, check_threads
 from nplm_mpi.models.partition import Partition
 
-# See nplm_mpi.models.outputs.layer.OutputLayer.
-LAYERS = {"exact": Softmax}
+# See nplm_mpi.models.outputs.layer.OutputLayer.  Sampled words teach the exact layer, beside its own way
+# to learn: nplm_mpi.models.outputs.sampled.
+LAYERS: dict[str, type[Softmax]] = {"exact": Softmax, "sampled": Softmax}
 
 
 def deal(comm: Comm, V: int, threads: int = 1, reproducible: bool = False) -> tuple[Partition, OneSlice]:
