@@ -50,6 +50,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     result = mixed.score(tokens, start, stop)
     summary = {
         "perplexity": perplexity(result.mixed, result.tokens),
+        "perplexity_without_oov": perplexity(result.known, result.known_tokens),
         "log10_probability": result.mixed / math.log(10) if result.mixed > -math.inf else None,
         "tokens": result.tokens,
         "oov": oov,
@@ -84,6 +85,8 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
         return f"{value:.4f}" if value is not None else "infinite (a word has probability 0)"
 
     rows = [("perplexity", shown(summary["perplexity"]))]
+    if summary["oov"]:
+        rows.append(("without unknown words", shown(summary["perplexity_without_oov"])))
     title = f"{summary['model']} on {summary['text']}"
     if "mix_with" in summary:
         others = summary["mix_with"]
@@ -96,7 +99,13 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
             (f"weight of {name}", " ".join(f"{w:.3f}" for w in found))
             for name, found in zip(names, weights, strict=False)
         ]
-    rows += [("tokens", f"{summary['tokens']:,}"), ("out of vocabulary", f"{summary['oov']:,}")]
+    rows += [
+        ("tokens", f"{summary['tokens']:,}"),
+        (
+            "unknown words",
+            f"{summary['oov']:,} ({summary['oov'] / max(summary['tokens'], 1):.1%} of the tokens)",
+        ),
+    ]
     if summary["log10_probability"] is not None:
         rows.append(("log10 probability", f"{summary['log10_probability']:.4f}"))
     print_table(title, rows)

@@ -221,6 +221,12 @@ def test_evaluating_other_text_predicts_every_token_from_the_first_on(tmp_path):
     found = succeed("evaluate", model, "--corpus", text, cwd=tmp_path)
     assert found["perplexity"] == pytest.approx(expected, rel=1e-5)
     assert (found["tokens"], found["oov"]) == (5, 1)
+    # All but the unknown word, which is the second.
+    table = command("evaluate", model, "--corpus", text, cwd=tmp_path).stdout
+    assert "without unknown words" in table and "1 (20.0% of the tokens)" in table
+    contexts, targets = stream_examples(tokens, 3, 0, 5)
+    known = read_network(model).perplexity(np.delete(contexts, 1, 0), np.delete(targets, 1))
+    assert found["perplexity_without_oov"] == pytest.approx(known, rel=1e-5)
 
 
 def test_the_defaults_learn_the_built_in_corpus_showing_progress_and_a_summary(tmp_path):

@@ -100,11 +100,15 @@ class Scores:
         Natural, of each model alone.
     mixed : float
         Of the mixture; of the model if there is only one.
+    known_tokens, known : int, float
+        How many are known words, and what these have of ``mixed``.
     """
 
     tokens: int
     log_likelihoods: list[float]
     mixed: float
+    known_tokens: int
+    known: float
 
 
 class Mixed:
@@ -164,16 +168,20 @@ class Mixed:
 
     def score(self, tokens: np.ndarray, start: int, stop: int) -> Scores:
         """Log likelihoods of ``tokens[start:stop]``. Collective."""
-        alone, mixed = np.zeros(len(self.predictors)), 0.0
+        unk = self.predictors[0].vocabulary.unk
+        alone, total, known = np.zeros(len(self.predictors)), 0.0, 0.0
+        known_tokens = 0
         for lo, hi in chunks(start, stop):
             log_probs = np.stack([p.log_probs(tokens, lo, hi) for p in self.predictors])
             alone += log_probs.sum(axis=1)
-            if self.mixture is None:
-                mixed += float(log_probs[0].sum())
-            else:
+            mixed = log_probs[0]
+            if self.mixture is not None:
                 bins = self.counter.bins(tokens, lo, hi) if self.counter else None
-                mixed += float(self.mixture.log_prob(log_probs, bins).sum())
-        return Scores(stop - start, alone.tolist(), mixed)
+                mixed = self.mixture.log_prob(log_probs, bins)
+            total += float(mixed.sum())
+            inside = np.asarray(tokens[lo:hi]) != (-1 if unk is None else unk)
+            known_tokens, known = known_tokens + int(inside.sum()), known + float(mixed[inside].sum())
+        return Scores(stop - start, alone.tolist(), total, known_tokens, known)
 
     def weights(self) -> list[Any]:
         """The first model's weight: one number, or one for each frequency bin; of more models, all."""
