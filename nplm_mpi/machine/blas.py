@@ -7,6 +7,13 @@ any kernel is compiled or loaded: compiled code holds the name, not the address,
 and can therefore be cached on disk.
 """
 
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+
 import llvmlite.binding
 import numba
 from llvmlite import ir
@@ -16,11 +23,43 @@ from numba.extending import get_cython_function_address, intrinsic
 
 from nplm_mpi.machine.jit import IN_ORDER
 
+MODULE = "scipy.linalg.cython_blas"
+
+
+@contextlib.contextmanager
+def _without_its_package() -> Iterator[None]:
+    """Let :data:`MODULE` be found without all that ``import scipy.linalg`` brings: a quarter of a second.
+
+    Where it is not found so, or was imported before, nothing is done.
+    """
+    package = importlib.util.find_spec("scipy")
+    if MODULE in sys.modules or package is None or package.origin is None:
+        yield
+        return
+    loader = (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES)
+    folder = os.path.join(os.path.dirname(package.origin), "linalg")
+    spec = importlib.machinery.FileFinder(folder, loader).find_spec(MODULE.rpartition(".")[2])
+    if spec is None or spec.loader is None:
+        yield
+        return
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[MODULE] = module
+    except ImportError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        # Whoever wants it later imports it with its package, and gets the same.
+        sys.modules.pop(MODULE, None)
+
+
 _SYMBOLS = {types.float32: "nplm_mpi_sgemm", types.float64: "nplm_mpi_dgemm"}
-for _name in ("sgemm", "dgemm"):
-    llvmlite.binding.add_symbol(
-        f"nplm_mpi_{_name}", get_cython_function_address("scipy.linalg.cython_blas", _name)
-    )
+with _without_its_package():
+    for _name in ("sgemm", "dgemm"):
+        llvmlite.binding.add_symbol(f"nplm_mpi_{_name}", get_cython_function_address(MODULE, _name))
 
 
 @intrinsic

@@ -9,6 +9,7 @@ Code is kept under a name that follows from all it depends on (:mod:`nplm_mpi.ma
 may be missing or damaged (:mod:`nplm_mpi.machine.code_files`): then it is compiled again.
 """
 
+import gc
 import hashlib
 import inspect
 import uuid
@@ -77,6 +78,16 @@ class Unit(CPUDispatcher):
         """The name of the code for these types."""
         key = self.key(args, self.targetctx.codegen())
         return f"nplm_mpi.{self.name}.{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+
+    def compile(self, sig: Any) -> Any:
+        """As numba does it, without looking for garbage meanwhile: a tenth of the time, and there is none."""
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return super().compile(sig)
+        finally:
+            if collects:
+                gc.enable()
 
     def add_overload(self, cres: CompileResult) -> None:
         """Take code that was compiled or loaded, and let compiled code call it by name."""

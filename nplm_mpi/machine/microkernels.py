@@ -21,7 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from nplm_mpi.machine.jit import IN_ORDER
+from nplm_mpi.machine.jit import IN_ORDER, njit
 from nplm_mpi.machine.simd import LINE, NUMBERS, VECTOR_BYTES, call, exp_single, prefetch, splat, widen
 
 # How many rows go with 1, 2, 3, 4 vectors: as many accumulators as leave room for one row of
@@ -137,7 +137,8 @@ def _product(kind: int):
     """All vectors: four at a time, then the rest."""
     one, two, three, four = (_blocks(NV, kind) for NV in (1, 2, 3, 4))
 
-    @numba.njit(nogil=True, **IN_ORDER)
+    # A unit, so that this, the longest code of all, is compiled once and not in each caller.
+    @njit(nogil=True, cache=True, name=f"product {kind}", **IN_ORDER)
     def run(like, rows, vectors, n, a, a_row, a_column, b, b_row, c, c_row, q, s):
         while vectors > 0:
             if vectors >= 4:

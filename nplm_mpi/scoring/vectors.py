@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from scipy import stats
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import Vocabulary
@@ -95,6 +94,8 @@ class Vectors:
             ``pairs``, ``covered`` (both words in the vocabulary), ``coverage``, and over the
             covered ones ``pearson`` and ``spearman`` (None where fewer than two or all equal).
         """
+        from scipy import stats  # takes a second
+
         covered = [(a, b, score) for a, b, score in pairs if a in self.vocabulary and b in self.vocabulary]
         cosine = np.array([self.similarity(a, b) for a, b, _ in covered])
         human = np.array([score for _, _, score in covered])
