@@ -5,19 +5,20 @@ r"""Whether a change of the code changes any bit of what training gives.
     python -m benchmarks.bits                                compare with them
     python -m benchmarks.bits --only 'deep.*K=16' --ranks 1 2 --against ../before
 
-200 updates of small models on the built-in corpus, in two epochs of 100, with all models, precisions,
-numbers of ranks, numbers of examples per update, collectives, grids, threads, memory that ranks share or
-do not share, ``--reproducible`` and sampled words.  Both versions are compiled anew and run
-``nplm_mpi.train`` with the same options, and what their ``checkpoint.h5`` hold is compared: every array by
-its checksum, and the state of the run, with the log likelihoods, without the seconds.  Trainings named
-*resumed* are begun by the other version and gone on with by this one, which ends with the bits of the
-other's whole run.
+200 updates of small models on the text of Python's documentation, in two epochs of 100, with all models,
+precisions, numbers of ranks, numbers of examples per update, collectives, grids, threads, memory that
+ranks share or do not share, ``--reproducible`` and sampled words.  Both versions are compiled anew and
+run ``nplm_mpi.train`` with the same options, and what their ``checkpoint.h5`` hold is compared: every
+array by its checksum, and the state of the run, with the log likelihoods, without the seconds.  Trainings
+named *resumed* are begun by the other version and gone on with by this one, which ends with the bits of
+the other's whole run.
 
 Processors round differently: what is recorded is for one type of them, and for these versions of
 Python's packages.  The exit code is 1 if a bit differs.
 """
 
 import argparse
+import contextlib
 import hashlib
 import itertools
 import json
@@ -28,12 +29,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "bits.json"
 UPDATES = 200  # in two epochs
-TEXT = ["--min-count", "6", "--order", "4", "--patience", "0", "--shuffle", "--init-bias", "unigram"]
+TEXT = ["--stream", "--split", "60000,2000,2000", "--min-count", "6", "--order", "4", "--patience", "0"]
+TEXT += ["--shuffle", "--init-bias", "unigram"]
 # The largest first: see :func:`cases`.
 KS, DTYPES, RANKS = (128, 16, 4, 1), ("float32", "float64"), (1, 2, 3, 4)
 SMALL = ["--features", "9", "--hidden", "14"]
@@ -129,12 +132,13 @@ def train_all(jobs: list[dict[str, Any]], answer: Path) -> None:
             groups[job["memory"]] = communication.world()
             groups[job["memory"]].shared_sums()
         comm = groups[job["memory"]]
-        with threadpool_limits(1), open(os.devnull, "w") as nothing:
-            out, sys.stdout = sys.stdout, nothing
-            try:
-                train.main(comm, job["argv"])
-            finally:
-                sys.stdout = out
+        with (
+            threadpool_limits(1),
+            open(os.devnull, "w") as nothing,
+            contextlib.redirect_stdout(nothing),
+            contextlib.redirect_stderr(nothing),
+        ):
+            train.main(comm, job["argv"])
         if comm.is_root and job["compare"]:
             found[job["name"]] = checksums(Path(job["out"]) / "checkpoint.h5")
     if comm.is_root:
@@ -185,7 +189,7 @@ def job(
     """A training for :func:`train_all`."""
     out = folder / hashlib.sha256(f"{name} {epochs == 1 or resume}".encode()).hexdigest()[:12]
     argv = ["--out", str(out), "--epochs", str(epochs)]
-    argv += ["--resume"] if resume else case["argv"]
+    argv += ["--resume"] if resume else ["--corpus", str(folder.parent / "text.txt"), *case["argv"]]
     compare = epochs == 2
     shown = f"{name}, resumed" if resume else name
     return {"name": shown, "argv": argv, "memory": case["memory"], "out": str(out), "compare": compare}
@@ -195,6 +199,7 @@ def trained(
     here: Path, other: Path, ranks: int, some: dict[str, dict[str, Any]], work: Path
 ) -> tuple[dict, dict]:
     """What this version's trainings gave, and the other's."""
+    (work / "text.txt").write_text("\n".join(topics[name] for name in sorted(topics)), encoding="utf-8")
     folder = work / f"runs-{ranks}"
     folder.mkdir()
     halves = {name: case for name, case in some.items() if case["resumed"]}

@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 
 from nplm_mpi import comm as communication
+from nplm_mpi import train
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.models.deep.model import DeepModel, Learning
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
 from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.optimized import OptimizedModel
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.outputs.rows import OneSlice
 from nplm_mpi.models.outputs.table import deal
 from nplm_mpi.models.outputs.threads import Threads
 from nplm_mpi.models.partition import Partition, UnequalPartition
+from tests.commands import read_parameters, same_bits
 from tests.mpi import mpi_run
 
 V, N, M, H, K, UPDATES = 150, 4, 5, 7, 6, 12
@@ -66,6 +69,49 @@ def test_the_deep_network_with_its_plain_defaults_is_the_papers_without_direct_c
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-13)
     contexts, words, _ = data
     np.testing.assert_allclose(deep.log_prob(contexts, words), paper.log_prob(contexts, words), rtol=1e-11)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
+def test_so_it_is_with_an_optimizer_and_with_direct_connections_threads_change_nothing(optimizer):
+    contexts, words, rates = examples()
+    shape = NetworkConfig(order=N, features=M, hidden=H, direct=False)
+    p = Parameters(shape, V, Partition(V, 1), 0, "float64")
+    p.initialize(seed=1)
+    deep = deep_model(serial(), Partition(V, 1), optimizer=optimizer)
+    q = deep.parameters
+    for target, source in ((q.table, p.C), (q.O, p.O), (q.small["H1"], p.H), (q.small["d1"], p.d)):
+        target[:] = source
+    paper = OptimizedModel(serial(), p, K, 0.01, optimizer=optimizer)
+    np.testing.assert_allclose(
+        deep.updates(contexts, words, rates), paper.updates(contexts, words, rates), rtol=1e-10
+    )
+    paper.flush()
+    deep.flush()
+    for one, other in ((q.table, p.C), (q.O, p.O), (q.small["H1"], p.H), (q.small["d1"], p.d)):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-11)
+    shape, found = NetworkConfig(order=N, features=M, hidden=H, direct=True), []
+    for over in (OneSlice(serial()), Threads(serial(), 2)):
+        p = Parameters(shape, V, Partition(V, 1), 0, "float64")
+        p.initialize(seed=1)
+        model = OptimizedModel(serial(), p, K, 0.01, over=over, optimizer=optimizer)
+        found.append(model.updates(contexts, words, rates))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-10)
+
+
+def test_the_papers_network_goes_on_with_its_moments_to_the_bit(tmp_path):
+    (tmp_path / "text.txt").write_text(" ".join(f"w{i * i % 41}" for i in range(3000)))
+    options = ["--corpus", tmp_path / "text.txt", "--stream", "--min-count", 1, "--order", 3, "--features", 4]
+    options += ["--hidden", 5, "--direct", "--batch", 8, "--optimizer", "adam", "--lr", 0.01]
+    options += ["--max-examples", 400, "--split", "2500,200,rest"]
+
+    def run(out: str, *more: object) -> None:
+        train.main(serial(), list(map(str, ["--out", tmp_path / out, *more])))
+
+    run("whole", *options, "--epochs", 2)
+    run("half", *options, "--epochs", 1)
+    run("half", "--resume", "--epochs", 2)
+    whole, half = (tmp_path / name / "checkpoint.h5" for name in ("whole", "half"))
+    assert same_bits(read_parameters(whole), read_parameters(half))
 
 
 OPTIMIZERS = [

@@ -10,6 +10,7 @@ from nplm_mpi.models.energy.parameters import EnergyParameters
 from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.network.grid import Grid, GridModel, shape_of_grid
 from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.network.optimized import OptimizedModel
 from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.network.rapid import Rapid
 from nplm_mpi.models.network.shared import SharedModel
@@ -32,6 +33,9 @@ def new_model(
     threads: int = 1,
     balance: bool = False,
     softmax: str = "exact",
+    optimizer: str = "sgd",
+    beta1: float = 0.9,
+    beta2: float = 0.999,
 ) -> AnyModel:
     """A model with zeros for parameters. Collective.
 
@@ -51,6 +55,8 @@ def new_model(
         Whether :class:`nplm_mpi.training.balance.Balance` is to deal rows anew; for one row only.
     softmax : str
         A name of :data:`nplm_mpi.models.outputs.table.LAYERS`.
+    optimizer, beta1, beta2
+        As in :class:`nplm_mpi.config.training.TrainingConfig`; for one row only.
 
     Raises
     ------
@@ -69,6 +75,9 @@ def new_model(
         spare = SPARE if balance else 0.0
         partition, over = deal(comm, V, threads, reproducible)
         p = Parameters(shape, V, partition, comm.rank, dtype, spare)
+        if optimizer != "sgd":
+            by = optimizer, beta1, beta2
+            return OptimizedModel(comm, p, batch, decay, collectives, over, LAYERS[softmax], *by)
         in_one = collectives == "one" and threads == 1 and not reproducible
         sums = comm.shared_sums() if in_one else None
         rapid = Rapid(sums, partition.count(0), p.columns, batch) if sums else None

@@ -59,6 +59,13 @@ class AnyModel(Protocol):
     writes_rows: bool
     parameters: Any  # AnyParameters; each model knows more of its own
 
+    @property
+    def shown(self) -> Any:
+        """What is evaluated and saved: the parameters, or their average."""
+
+    def beside(self) -> Mapping[str, Any]:
+        """What a training needs beside :attr:`shown`, by prefixes for a checkpoint's names."""
+
     def update(self, contexts: np.ndarray, words: np.ndarray, rate: float) -> np.ndarray: ...
 
     def updates(self, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray) -> np.ndarray: ...

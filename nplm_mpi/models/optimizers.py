@@ -23,6 +23,8 @@ from nplm_mpi.machine.jit import njit, options
 from nplm_mpi.machine.simd import use_full_registers
 
 SGD, ADAGRAD, ADAM = 0, 1, 2
+# What optimizers keep for each parameter.
+MOMENTS: dict[str, tuple[str, ...]] = {"adam": ("m", "v"), "adagrad": ("v",), "sgd": ()}
 KINDS = {"sgd": SGD, "adagrad": ADAGRAD, "adam": ADAM}
 # Keeps steps finite where a gradient was always zero.
 SMALLEST = 1e-8

@@ -10,7 +10,6 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.config.run import Config
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.models.deep.building import new_deep_model
-from nplm_mpi.models.deep.model import DeepModel
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.distribution import new_model
 from nplm_mpi.models.interface import AnyModel, AnyParameters, Tensor
@@ -33,7 +32,7 @@ def save_model(
         On all ranks.
     """
     model.flush()
-    p = model.shown if isinstance(model, DeepModel) else model.parameters
+    p = model.shown
     state = None
     if training is not None:
         state = {**training, "scale": p.scale, **model.progress()}
@@ -41,10 +40,9 @@ def save_model(
             # The arrays themselves, so that a resumed run continues to the bit.
             stored = arrays_of(model, p, p.dtype.type(1))
             state |= {f"stored_{name}": stored[name] for name, t in p.tensors().items() if t.weight}
-        if isinstance(model, DeepModel):
-            for prefix, beside in model.beside().items():
-                found = arrays_of(model, beside, p.dtype.type(1))
-                state |= {f"{prefix}_{name}": array for name, array in found.items()}
+        for prefix, beside in model.beside().items():
+            found = arrays_of(model, beside, p.dtype.type(1))
+            state |= {f"{prefix}_{name}": array for name, array in found.items()}
     return checkpoint.save(
         path,
         model.comm,
@@ -128,6 +126,9 @@ def load_model(
             threads,
             balance,
             file.config.training.softmax,
+            file.config.training.optimizer if training else "sgd",
+            file.config.training.beta1,
+            file.config.training.beta2,
         )
     read_into(model, file)
     return model, vocabulary_of(file), file
@@ -153,12 +154,9 @@ def read_into(model: AnyModel, file: checkpoint.Model) -> None:
     model.flush()
     p.scale = state.get("scale", 1.0)
     model.go_on_from(state)
-    if isinstance(model, DeepModel):
-        read_parameters(model.shown, file)
-        for prefix, beside in model.beside().items() if file.training is not None else ():
-            read_parameters(beside, file, f"training/{prefix}_", f"training/{prefix}_")
-    else:
-        read_parameters(p, file, "training/stored_" if p.scale != 1 else "")
+    read_parameters(model.shown, file, "training/stored_" if p.scale != 1 else "")
+    for prefix, beside in model.beside().items() if file.training is not None else ():
+        read_parameters(beside, file, f"training/{prefix}_", f"training/{prefix}_")
 
 
 def read_parameters(p: AnyParameters, file: checkpoint.Model, weights: str = "", biases: str = "") -> None:

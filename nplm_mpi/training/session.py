@@ -270,6 +270,9 @@ def build(comm: Comm, config: Config, V: int) -> AnyModel:
         settings.threads,
         settings.balance,
         settings.softmax,
+        settings.optimizer,
+        settings.beta1,
+        settings.beta2,
     )
 
 

@@ -7,9 +7,10 @@ import numpy as np
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.run import Config
 from nplm_mpi.machine.simd import whole_vectors
-from nplm_mpi.models.deep.model import MOMENTS, DeepModel, Learning
+from nplm_mpi.models.deep.model import DeepModel, Learning
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
+from nplm_mpi.models.optimizers import MOMENTS
 from nplm_mpi.models.outputs.rows import SPARE
 from nplm_mpi.models.outputs.table import LAYERS, deal
 from nplm_mpi.models.partition import Partition

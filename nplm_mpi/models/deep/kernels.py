@@ -12,8 +12,6 @@ from nplm_mpi.machine.blas import add_matmul_nn, add_matmul_nt, add_matmul_tn
 from nplm_mpi.machine.fast_exp import tanh
 from nplm_mpi.machine.jit import njit, options
 from nplm_mpi.machine.simd import use_full_registers
-from nplm_mpi.models.optimizers import take
-from nplm_mpi.models.outputs.step_kernels import part
 
 TANH, RELU, GELU = 0, 1, 2
 ACTIVATIONS = {"tanh": TANH, "relu": RELU, "gelu": GELU}
@@ -262,16 +260,6 @@ def output_inputs(f, z):
     for i in range(f.shape[1]):
         for k in range(K):
             z[1 + i, k] = f[k, i]
-
-
-@njit(**options)
-def step_touched(C, total, touched, kind, numbers, m, v):
-    """A step of the optimizer for the rows of C that the contexts hold; ``total`` is their gradient."""
-    for j in range(C.shape[0]):
-        if touched[j]:
-            take(kind, numbers, total[j : j + 1], C[j : j + 1], part(m, j, j + 1), part(v, j, j + 1), 0)
-            total[j] = 0
-            touched[j] = False
 
 
 @njit(**options)

@@ -27,6 +27,8 @@ from nplm_mpi.models.deep import kernels as deep_kernels
 from nplm_mpi.models.deep.layers import Dropout, Layers
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
+from nplm_mpi.models.optimizers import MOMENTS
+from nplm_mpi.models.outputs import step_kernels
 from nplm_mpi.models.outputs.rows import OneSlice
 from nplm_mpi.models.outputs.softmax import Softmax
 from nplm_mpi.models.outputs.steps import Optimized
@@ -37,9 +39,6 @@ from nplm_mpi.models.replicas import find_difference
 CHUNK = 512
 # Updates between two steps of the moving average: it costs a pass over all weights.
 AVERAGED_EVERY = 8
-
-# What optimizers keep for each parameter.
-MOMENTS = {"adam": ("m", "v"), "adagrad": ("v",), "sgd": ()}
 
 
 @dataclass(frozen=True)
@@ -232,7 +231,7 @@ class DeepModel:
                 step.kind, step.numbers, g, w, m_, v_, 0 if p.small[name].ndim > 1 else w.shape[1]
             )
         if not self.deep.tied:
-            deep_kernels.step_touched(
+            step_kernels.step_touched(
                 p.table, self._features, self._touched, step.kind, step.numbers, m.table, v.table
             )
 

@@ -225,6 +225,15 @@ class EnergyModel:
         kernels.ascend_own_features(p.C, p.start, contexts, w.dx, eps)
         kernels.ascend_hidden(p.H0, p.Hx, p.d, w.dH0, w.do, w.x, keep, eps)
 
+    @property
+    def shown(self) -> EnergyParameters:
+        """What is evaluated and saved."""
+        return self.parameters
+
+    def beside(self) -> dict[str, EnergyParameters]:
+        """Nothing: plain ascent needs nothing beside the parameters."""
+        return {}
+
     def flush(self) -> None:
         """Nothing waits in this model; for the interface only."""
 

@@ -22,7 +22,7 @@ from nplm_mpi.models.network.rapid import SMALLEST_SCALE, Rapid
 from nplm_mpi.models.outputs.layer import Rates
 from nplm_mpi.models.outputs.rows import OneSlice
 from nplm_mpi.models.outputs.softmax import Softmax
-from nplm_mpi.models.outputs.steps import Ascent
+from nplm_mpi.models.outputs.steps import Ascent, Rule
 from nplm_mpi.models.partition import AnyPartition
 from nplm_mpi.models.replicas import find_difference
 
@@ -71,6 +71,8 @@ class Model:
         The ranks that hold all of O between them: all, unless in a grid.
     layer : type
         Of :data:`nplm_mpi.models.outputs.table.LAYERS`.
+    rule : Rule, optional
+        How rows of O step; plain ascent if not given.
 
     Attributes
     ----------
@@ -98,13 +100,16 @@ class Model:
         rapid: Rapid | None = None,
         row: Comm | None = None,
         layer: type[Softmax] = Softmax,
+        rule: Rule | None = None,
     ) -> None:
         self.comm, self.parameters, self.batch, self.decay = comm, parameters, batch, decay
         self.examples_per_update = batch
         self.row = row or comm
         self.rapid, self.updates_per_call = rapid, rapid.updates_per_call if rapid else 1
         self.ascent = Ascent(batch, parameters.columns, parameters.dtype)
-        self.outputs = layer(self.row, parameters, self.ascent, over or OneSlice(self.row), collectives)
+        self.outputs = layer(
+            self.row, parameters, rule or self.ascent, over or OneSlice(self.row), collectives
+        )
         self._workspaces: dict[int, Workspace] = {}
 
     @property
@@ -273,5 +278,5 @@ class Model:
             if len(self._workspaces) > 8:
                 self._workspaces.clear()
             p = self.parameters
-            self._workspaces[K] = Workspace.allocate(p.shape, p.dtype, self.ascent.columns(K))
+            self._workspaces[K] = Workspace.allocate(p.shape, p.dtype, self.outputs.rule.columns(K))
         return self._workspaces[K]

@@ -19,7 +19,9 @@ class NetworkConfig(ModelConfig):
         Conflict(
             Asked("hidden", (0,)), Asked("direct", (False,)), "a network without hidden units needs --direct"
         ),
-        lacks("network", "optimizer", "its weights share one scale, which only plain ascent keeps"),
+        Conflict(Asked("optimizer"), Asked("grid"), "the rows of a grid sum steps of plain ascent"),
+        Conflict(Asked("optimizer"), Asked("parallel"), "moments cannot share memory without locks"),
+        Conflict(Asked("optimizer"), Asked("softmax"), "sampled words change rows without their moments"),
         lacks("network", "clip", "the norm of the whole gradient would need one more sum over the ranks"),
         lacks("network", "average", "the average of the weights would take another copy of them all"),
     )

@@ -122,3 +122,13 @@ def step_and_units(O, D, E, step, extra, touched, G, kind, numbers, m, v, z, Q, 
         add_product(o, True, e[:, :K], N)
     sums[0] = s
     targets(O, D, z, words, sums, R)
+
+
+@njit(**options)
+def step_touched(C, total, touched, kind, numbers, m, v):
+    """A step of the optimizer for the rows of C that the contexts hold; ``total`` is their gradient."""
+    for j in range(C.shape[0]):
+        if touched[j]:
+            take(kind, numbers, total[j : j + 1], C[j : j + 1], part(m, j, j + 1), part(v, j, j + 1), 0)
+            total[j] = 0
+            touched[j] = False
