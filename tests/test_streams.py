@@ -94,7 +94,6 @@ def test_a_full_disk_behind_the_output_is_told_and_no_work_in_files_fails(folder
 
 def test_a_closed_input_is_one_line(folder: Path) -> None:
     one_line(shell("${P}score m.h5 <&-", folder), "standard input is closed")
-    one_line(shell("${P}score m.h5 < .", folder), "standard input: cannot be read: Is a directory")
 
 
 def test_complaints_do_not_get_into_results_when_the_error_stream_is_closed(folder: Path) -> None:
