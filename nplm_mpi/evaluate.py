@@ -16,7 +16,7 @@ from nplm_mpi.commandline.tables import print_table
 from nplm_mpi.config.corpus import CorpusConfig
 
 if TYPE_CHECKING:
-    from nplm_mpi.scoring.predictors import Predictor
+    from nplm_mpi.scoring.predictors import Mixed, Predictor
 
 EXAMPLES = """
 python -m nplm_mpi.evaluate run/best.h5
@@ -40,13 +40,15 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     with same_on_all_ranks():
         mixed = Mixed(predictors, arguments.mix_weight)
         trained_on = training_corpus(predictors, arguments)
-    about, tokens, (start, stop), oov = comm.on_root(read_text, arguments, trained_on, predictors[0])
+    if comm.is_root:
+        cli.show_notes(f"{p.path}: {note}" for p in predictors for note in p.notes)
+    about, tokens, (start, stop), oov = comm.on_root(read_text, arguments, trained_on, mixed)
     if mixed.must_learn:
         corpus = comm.on_root(load, trained_on)
         with same_on_all_ranks():
             mixed.learn(corpus)
     if arguments.split == "train" and predictors[0].vocabulary.bos is None:
-        start = min(max(start, max(p.order for p in predictors) - 1), stop)  # as in training (section 4)
+        start = min(max(start, mixed.skipped), stop)
     result = mixed.score(tokens, start, stop)
     summary = {
         "perplexity": perplexity(result.mixed, result.tokens),
@@ -123,10 +125,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser("evaluate", "Perplexity of a model, every token counted once.", EXAMPLES)
-    parser.add_argument("model", metavar="FILE.h5", help="a model, a checkpoint, or an n-gram")
+    parser.add_argument("model", metavar="FILE", help="a model, a checkpoint, an n-gram, or an ARPA file")
     parser.add_argument(
         "--mix-with",
-        metavar="FILE.h5",
+        metavar="FILE",
         action="append",
         default=[],
         help="mix the probabilities with another model's; may be given several times",
@@ -164,12 +166,15 @@ def training_corpus(predictors: Sequence["Predictor"], arguments: argparse.Names
 
 
 def read_text(
-    arguments: argparse.Namespace, trained_on: CorpusConfig, first: "Predictor"
+    arguments: argparse.Namespace, trained_on: CorpusConfig, mixed: "Mixed"
 ) -> tuple[str, np.ndarray, tuple[int, int], int]:
-    """What to evaluate on: a description, tokens, their range, and how many are unknown words."""
+    """What to evaluate on: a description, tokens, their range, and how many are unknown words.
+
+    The tokens are as the mixture's leading model numbers its words.
+    """
     from nplm_mpi.corpus import encode_corpus, load
 
-    vocabulary = first.vocabulary
+    vocabulary = mixed.lead.vocabulary
     asked = tuple(getattr(arguments, "corpus", trained_on.corpus))
     shown = " ".join(asked)
     if asked == trained_on.corpus:
@@ -192,7 +197,7 @@ def read_text(
     tokens, _ = encode_corpus(asked, vocabulary, trained_on.treatment)
     unknown = -1 if vocabulary.unk is None else vocabulary.unk
     oov = int(np.count_nonzero(tokens == unknown))
-    if oov and vocabulary.unk is None and not (first.knows_unknown and not arguments.mix_with):
+    if oov and vocabulary.unk is None and not (mixed.lead.knows_unknown and not arguments.mix_with):
         raise UserError(
             f"--corpus {shown}: {oov:,} words are not in the model's vocabulary, which has no symbol for "
             "them; train the model with --min-count 2 or more"

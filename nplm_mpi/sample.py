@@ -37,7 +37,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser("sample", "Draw text from a trained model; the same seed gives the same text.", EXAMPLES)
-    parser.add_argument("model", metavar="FILE.h5", help="a network or an n-gram model")
+    parser.add_argument("model", metavar="FILE", help="a network, an n-gram model, or an ARPA file")
     parser.add_argument(
         "--sentences",
         type=int,
@@ -93,10 +93,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def generate(arguments: argparse.Namespace) -> tuple[list[str], int]:
     """The texts: sentences, or one stretch of a stream; and how many sentences were cut as too long."""
     from nplm_mpi.corpus import EOS, tokenise
-    from nplm_mpi.scoring.language_model import load
+    from nplm_mpi.scoring.language_model import open_model
     from nplm_mpi.scoring.sampling import LONGEST, sample_words
 
-    model = load(arguments.model)
+    model = open_model(arguments.model)
+    cli.show_notes(model.notes)
     prompt = tokenise(arguments.prompt)
     random = np.random.default_rng(arguments.seed)
     stream = model.vocabulary.eos is None

@@ -17,6 +17,7 @@ python -m nplm_mpi.score run/best.h5 < text.txt
 python -m nplm_mpi.score run/best.h5 --format kenlm -v word text.txt more.txt.gz
 mpirun -n 2 python -m nplm_mpi.score run/best.h5 --format srilm --debug 1 text.txt
 python -m nplm_mpi.score kn5.h5 --json text.txt
+python -m nplm_mpi.score model.arpa.gz --format kenlm text.txt
 python -m nplm_mpi.score run/best.h5 --adapt-unknown text.txt
 python -m nplm_mpi.score run/best.h5 --nbest --weight 0.5 --rerank < list.txt
 """
@@ -25,7 +26,17 @@ LEVELS = ("summary", "sentence", "word")
 # Lines that are read, scored and answered together.
 LINES = 4096
 IDLE = (
-    Idle(("nbest_format", "feature", "weight", "rerank"), lambda given: not given.nbest, without="--nbest"),
+    Idle(
+        ("nbest_format", "nbest_keys", "costs", "feature", "weight", "rerank"),
+        lambda given: not given.nbest,
+        without="--nbest",
+    ),
+    Idle(
+        ("nbest_keys", "costs"),
+        lambda given: given.nbest_format != "kaldi",
+        without="--nbest-format kaldi",
+    ),
+    Idle(("nbest_keys",), lambda given: not given.rerank, without="--rerank"),
     Idle(("format", "level", "debug", "json", "unk"), lambda given: given.nbest, beside="--nbest"),
     Idle(("feature",), lambda given: given.nbest_format == "kaldi", beside="--nbest-format kaldi"),
     Idle(("format", "level", "debug"), lambda given: given.json, beside="--json, which implies both"),
@@ -49,9 +60,11 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         arguments = parse(argv)
     from nplm_mpi.scoring.adapting import AdaptingModel
     from nplm_mpi.scoring.answering import Answers, Rescored, layout, numbered_lines
-    from nplm_mpi.scoring.language_model import load
+    from nplm_mpi.scoring.language_model import open_model
 
-    loaded = load(arguments.model, comm)
+    loaded = open_model(arguments.model, comm)
+    if comm.is_root:
+        cli.show_notes(loaded.notes)
     with same_on_all_ranks():
         model = AdaptingModel(loaded, arguments.adapt_from) if arguments.adapt_unknown else loaded
     lines = numbered_lines(arguments.files, standard_input)
@@ -67,16 +80,18 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
             sys.stdout.flush()
     sys.stdout.write(answer.at_end())
     sys.stdout.flush()
-    if comm.is_root and not arguments.quiet:
-        sys.stderr.write(answer.report())
+    if comm.is_root:
+        cli.show_notes(answer.notes())
+        if not arguments.quiet:
+            sys.stderr.write(answer.report())
 
 
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser("score", DESCRIPTION, EXAMPLES)
-    parser.add_argument("model", metavar="FILE.h5", help="a network or an n-gram model")
+    parser.add_argument("model", metavar="FILE", help="a network, an n-gram model, or an ARPA file")
     parser.add_argument(
-        "files", metavar="TEXT", nargs="*", default=[], help="text, plain or .gz (default: standard input)"
+        "files", metavar="TEXT", nargs="*", default=[], help="text, plain or packed (default: standard input)"
     )
     parser.add_argument(
         "--format",
@@ -131,13 +146,26 @@ def make_parser() -> Parser:
         choices=("moses", "kaldi"),
         default="moses",
         help="layout of the list: moses (default): list ||| words ||| NAME= value ... ||| total; kaldi: "
-        "list words...",
+        "key words...",
+    )
+    group.add_argument(
+        "--nbest-keys",
+        choices=("auto", "whole"),
+        default="auto",
+        help="with --nbest-format kaldi: keys that count up, utt-1, utt-2, ..., name the hypotheses of one "
+        "list (auto, the default), or each key is the name of a list (whole)",
+    )
+    group.add_argument(
+        "--costs",
+        action="store_true",
+        help="with --nbest-format kaldi: write key and minus the weighted score, as its files of costs have "
+        "it, instead of key, weighted score and words",
     )
     group.add_argument(
         "--feature",
         type=words_of_text,
-        default="LM0",
-        help="Moses' score to replace, a natural logarithm (default: LM0; added if missing)",
+        help="name of Moses' score to replace, a natural logarithm (default: LM0, which must be there; one "
+        "that you name and that is missing is added on top, and a note says so)",
     )
     group.add_argument(
         "--weight", type=float, default=1.0, help="weight of the score in the total (default: 1)"

@@ -211,3 +211,19 @@ def test_loading_and_scoring_needs_no_mpi_library(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("largest", [3e38, 1e4, 60.0])
+def test_equal_outputs_as_large_as_floats_go_share_the_probability(tmp_path: Path, largest: float) -> None:
+    model, _ = open_model(tmp_path / "m.h5", sentences=False, unk=False)
+    words = len(model.vocabulary)
+    for tensor in model.scorer.parameters.tensors().values():  # type: ignore[attr-defined]
+        tensor.array[...] = 0
+    b = model.scorer.parameters.tensors()["b"].array  # type: ignore[attr-defined]
+    b[:2] = largest
+    contexts = np.tile([0, 1, -1], (words, 1))
+    found = model.log_prob(contexts, np.arange(words))
+    rest = (words - 2) * math.exp(-largest)
+    assert found[:2].tolist() == pytest.approx([-math.log(2 + rest)] * 2, abs=1e-7)
+    assert found[2] == pytest.approx(-largest - math.log(2 + rest), rel=1e-6)
+    assert np.exp(found).sum() == pytest.approx(1, abs=1e-6)

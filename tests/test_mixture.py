@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.scoring.mixture import Mixture, check_same_vocabulary, fixed, learn
+from nplm_mpi.scoring.mixture import Mixture, fixed, learn, renumbering
 
 
 def models(seed, M=2, N=400):
@@ -97,11 +97,26 @@ def test_learning_from_nothing_is_refused():
 
 def test_different_vocabularies_are_refused_and_the_words_named():
     one = Vocabulary(["<unk>", "cat", "dog"])
-    check_same_vocabulary(one, Vocabulary(["<unk>", "cat", "dog"], [5, 2, 1]), ("a.h5", "b.h5"))
+    assert renumbering(one, Vocabulary(["<unk>", "cat", "dog"], [5, 2, 1]), ("a.h5", "b.h5")) is None
     with pytest.raises(UserError) as refusal:
-        check_same_vocabulary(one, Vocabulary(["<unk>", "cat", "eel", *"fghijk"]), ("a.h5", "b.h5"))
+        renumbering(one, Vocabulary(["<unk>", "cat", "eel", *"fghijk"]), ("a.h5", "b.h5"))
     message = str(refusal.value)
     assert "only a.h5 has 'dog'; only b.h5 has 'eel', 'f', 'g', 'h', 'i' and 2 more" in message
     assert "\n" not in message
-    with pytest.raises(UserError, match="word 1 is 'cat' in one and 'dog' in the other"):
-        check_same_vocabulary(one, Vocabulary(["<unk>", "dog", "cat"]), ("a.h5", "b.h5"))
+
+
+def test_the_same_words_in_another_order_are_renumbered():
+    one = Vocabulary(["<unk>", "<s>", "</s>", "cat", "dog", "eel"])
+    other = Vocabulary(["<unk>", "<s>", "</s>", "eel", "cat", "dog"])
+    table = renumbering(one, other, ("a", "b"))
+    assert table.tolist() == [0, 1, 2, 4, 5, 3, -1]
+    text = one.encode(["cat", "eel", "</s>", "dog"])
+    assert other.decode(table[text]) == one.decode(text)
+    assert table[np.array([-1])] == -1
+
+
+def test_boundary_symbols_that_are_words_of_a_stream_make_another_vocabulary():
+    sentences, stream = Vocabulary(["<s>", "</s>", "cat"]), Vocabulary(["cat", "<s>", "</s>"])
+    for models, names in (((sentences, stream), ("a", "b")), ((stream, sentences), ("b", "a"))):
+        with pytest.raises(UserError, match="only a is of sentences"):
+            renumbering(*models, names)

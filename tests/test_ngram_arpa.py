@@ -163,7 +163,6 @@ def test_kenlm_reads_the_same_in_a_foreign_file(tmp_path):
         ("cat </s>", "cat", 17, "2 fields where a 2-gram has 3 or 4"),
         ("-0.6020599913\tcat\t0", "-0.6020599913\tthe\t0", 11, "'the' stands here for the second time"),
         ("\\end\\\n", "", 18, r"ends without \\end\\"),
-        ("-0.6020599913\t</s>", "-99\t</s>", 19, "n-grams with <s> or </s>, but no probability of </s>"),
     ],
 )
 def test_a_damaged_file_is_refused_with_the_line(tmp_path, old, new, line, said):
@@ -177,14 +176,14 @@ def test_a_damaged_file_is_refused_with_the_line(tmp_path, old, new, line, said)
 
 
 def test_files_that_are_none_are_refused(tmp_path):
-    with pytest.raises(UserError, match="cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"none\.arpa: no such file"):
         arpa.read(tmp_path / "none.arpa")
     for name, content in (
         ("bytes.arpa", b"\\data\\\nngram 1=1\n\xff\xfe\n"),
         ("cut.arpa.gz", gzip.compress(FOREIGN.encode(), mtime=0)[:60]),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(UserError, match=f"{name}, line"):
+        with pytest.raises(UserError, match=f"{name}(, line 3|: damaged)"):
             arpa.read(tmp_path / name)
     with pytest.raises(UserError, match="cannot be written"):
         arpa.write(fit(False), tmp_path / "no" / "folder.arpa")

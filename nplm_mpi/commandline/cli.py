@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -173,6 +173,12 @@ def warnings_in_lines(name: str, speaks: bool) -> Iterator[None]:
         warnings.showwarning = say
         warnings.simplefilter("always", CacheWarning)
         yield
+
+
+def show_notes(notes: Iterable[str]) -> None:
+    """What a user should know beside the results, a line each on standard error."""
+    for note in notes:
+        print(f"note: {printable(note)}", file=sys.stderr)
 
 
 def main() -> NoReturn:

@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nplm_mpi.ngram.arpa import is_arpa_file
     from nplm_mpi.ngram.backoff import BackoffModel
     from nplm_mpi.ngram.classes import ClassModel
     from nplm_mpi.ngram.interpolated import InterpolatedModel, frequency_bins
@@ -21,6 +22,7 @@ __all__ = [
     "InterpolatedModel",
     "NgramModel",
     "frequency_bins",
+    "is_arpa_file",
     "is_ngram_file",
     "load",
     "save",
@@ -33,6 +35,7 @@ _PLACES = {
     "InterpolatedModel": "interpolated",
     "NgramModel": "model",
     "frequency_bins": "interpolated",
+    "is_arpa_file": "arpa",
     "is_ngram_file": "storage",
     "load": "storage",
     "save": "storage",

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
-from nplm_mpi.base.files import check_place, one_line, replacing_text, told_to_user
-from nplm_mpi.base.reading import open_regular
-from nplm_mpi.base.wording import printable
+from nplm_mpi.base.files import check_place, replacing_text, told_to_user
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import (
@@ -39,6 +37,7 @@ python -m nplm_mpi.ngram --kind interpolated --corpus brown --out trigram.h5 --j
 python -m nplm_mpi.ngram --kind class --classes 500 --corpus brown --out c500.h5 --write-classes c500.txt
 python -m nplm_mpi.ngram --corpus text.txt --test other.txt --order 3 --arpa model.arpa.gz
 python -m nplm_mpi.ngram --read model.arpa --out model.h5
+python -m nplm_mpi.ngram --corpus text.txt --order 3 --cutoffs 0,1,2 --prune 1e-8 --arpa small.arpa
 """
 KINDS = ("interpolated", "kneser-ney", "class")
 FORMS = ("interpolated", "backoff")
@@ -49,9 +48,23 @@ IDLE = (
         beside="--read, which converts a trained model",
     ),
     Idle(("classes", "passes", "unseen_mass"), lambda given: given.kind != "class", without="--kind class"),
+    Idle(
+        ("cutoffs", "prune"),
+        lambda given: given.kind != "kneser-ney" and not given.read,
+        beside="other kinds than kneser-ney",
+    ),
+    Idle(("cutoffs",), lambda given: bool(given.read), beside="--read: counts are in no model"),
     Idle(("iterations",), lambda given: given.kind != "interpolated", without="--kind interpolated"),
     Idle(("form",), lambda given: given.kind == "interpolated", beside="--kind interpolated"),
 )
+
+
+def whole_numbers(argument: str) -> tuple[int, ...]:
+    """The type of options that take whole numbers with commas between them."""
+    parts = [part.strip() for part in argument.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+        raise argparse.ArgumentTypeError(f"{argument!r}: give whole numbers with commas between them")
+    return tuple(map(int, parts))
 
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
@@ -80,7 +93,9 @@ def make_parser() -> Parser:
         help="form of Kneser-Ney, over words or classes: interpolated (stronger, the default) or backoff",
     )
     group.add_argument(
-        "--classes", type=int, default=500, help="with --kind class: number of classes (default: 500)"
+        "--classes",
+        type=int,
+        help="with --kind class: number of classes (default: 500, or that of the words if these are fewer)",
     )
     group.add_argument(
         "--passes",
@@ -102,6 +117,21 @@ def make_parser() -> Parser:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="where the vocabulary has no <unk>, keep some probability for words outside it",
+    )
+    group.add_argument(
+        "--cutoffs",
+        type=whole_numbers,
+        default=(),
+        metavar="0,A,B,...",
+        help="with --kind kneser-ney: leave out n-grams of 2, 3, ... words that the training part has A, B, "
+        "... times or less often (the last number holds for longer ones), as lmplz --prune",
+    )
+    group.add_argument(
+        "--prune",
+        type=float,
+        metavar="THRESHOLD",
+        help="with --kind kneser-ney or --read: leave out n-grams without which the model's perplexity rises "
+        "by less than this share, such as 1e-8, as SRILM's -prune",
     )
     group = parser.add_argument_group("Files")
     group.add_argument(
@@ -137,7 +167,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> None:
     """Everything that the command does, on one process."""
     from nplm_mpi.corpus import load
+    from nplm_mpi.corpus.opening import check_regular
     from nplm_mpi.ngram import BackoffModel, ClassModel, arpa, storage
+    from nplm_mpi.ngram.pruning import prune
 
     for option in ("out", "arpa", "write_classes"):
         path = getattr(arguments, option)
@@ -147,14 +179,22 @@ def run(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
     parts: dict[str, dict[str, Any]] = {}
     if arguments.read:
-        model = read(arguments.read)
+        check_regular(arguments.read)
+        model = storage.load(arguments.read) if storage.is_hdf5(arguments.read) else arpa.read(arguments.read)
+        if arguments.prune is not None:
+            if not isinstance(model, BackoffModel):
+                raise UserError(
+                    f"--prune: {arguments.read} holds a model of kind {model.kind}, without back-off weights"
+                )
+            model = prune(model, arguments.prune)
     else:
         corpus = load(arguments.corpus_config)
+        if arguments.arpa:
+            arpa.check_words(corpus.vocabulary, arguments.arpa)
         model = train(arguments, corpus)
         model.details["corpus"] = dataclasses.asdict(arguments.corpus_config)
         parts = {name: evaluate(model, corpus, name) for name, (a, b) in corpus.parts.items() if a < b}
-    for note in model.details.get("notes", []):
-        print(f"note: {printable(note)}", file=sys.stderr)
+    cli.show_notes(model.details.get("notes", []))
     if arguments.out:
         storage.save(model, arguments.out)
     if arguments.arpa:
@@ -174,6 +214,7 @@ def run(arguments: argparse.Namespace) -> None:
         "order": model.order,
         "vocabulary": len(model.vocabulary),
         **{key: value for key, value in model.details.items() if key != "corpus"},
+        **({"ngrams": [len(keys) for keys in model.keys]} if isinstance(model, BackoffModel) else {}),
         "parts": parts,
         "out": arguments.out,
         "arpa": arguments.arpa,
@@ -182,21 +223,10 @@ def run(arguments: argparse.Namespace) -> None:
     show(summary, arguments.json)
 
 
-def read(path: str) -> "NgramModel":
-    """A saved model or an ARPA file."""
-    from nplm_mpi.ngram import arpa, is_ngram_file, storage
-
-    try:
-        with open_regular(path) as file:
-            is_hdf5 = file.read(8) == b"\x89HDF\r\n\x1a\n"
-    except OSError as error:
-        raise UserError(f"--read {path}: cannot be read: {one_line(error)}") from error
-    return storage.load(path) if is_hdf5 or is_ngram_file(path) else arpa.read(path)
-
-
 def train(arguments: argparse.Namespace, corpus: "Corpus") -> "NgramModel":
     """The model that the arguments describe."""
     from nplm_mpi.ngram import classes, interpolated, kneser_ney
+    from nplm_mpi.ngram.pruning import prune
 
     tokens, vocabulary, order = corpus.part("train"), corpus.vocabulary, arguments.order
     reserve = arguments.reserve_unknown and vocabulary.unk is None
@@ -206,10 +236,14 @@ def train(arguments: argparse.Namespace, corpus: "Corpus") -> "NgramModel":
             tokens, vocabulary, corpus.tokens, valid, order, arguments.iterations, reserve
         )
     if arguments.kind == "kneser-ney":
-        return kneser_ney.train(tokens, vocabulary, order, arguments.form, reserve)
+        found = kneser_ney.train(tokens, vocabulary, order, arguments.form, reserve, arguments.cutoffs)
+        return found if arguments.prune is None else prune(found, arguments.prune)
 
     def report(number: int, moves: int, likelihood: float) -> None:
-        print(f"exchange, pass {number}: {moves:,} words moved, {likelihood:.6g} nats", file=sys.stderr)
+        print(
+            f"exchange, pass {number}: {moves:,} words moved, log likelihood {likelihood:.8g} nats",
+            file=sys.stderr,
+        )
 
     return classes.train(
         tokens,
@@ -264,6 +298,11 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
             print_json(summary)
         return
     rows = [("vocabulary", f"{summary['vocabulary']:,} words")]
+    if "ngrams" in summary:
+        rows.append(("n-grams", f"{' '.join(f'{n:,}' for n in summary['ngrams'])} (of 1, 2, ... words)"))
+    if "pruning" in summary:
+        before = " ".join(f"{n:,}" for n in summary["pruning"]["before"])
+        rows.append(("before pruning", f"{before} (threshold {summary['pruning']['threshold']:g})"))
     for part, scores in summary["parts"].items():
         shown = (
             f"{scores['perplexity']:.4f}" if scores["perplexity"] else "infinite (some token is impossible)"

@@ -5,20 +5,36 @@ lists ``<s>`` and ``</s>`` with probability 0 (log10 -99), and a file whose ``</
 probability 0 is read as a stream's.
 """
 
-import gzip
-from collections.abc import Iterator
+import math
+import re
 from pathlib import Path
 
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import replacing_text, told_to_user
+from nplm_mpi.corpus.opening import damage_named, open_binary
 from nplm_mpi.corpus.vocabulary import BOS, EOS, UNK, Vocabulary
-from nplm_mpi.ngram.backoff import BackoffModel
-from nplm_mpi.ngram.counting import Floats, Ints
+from nplm_mpi.ngram.arpa_file import (
+    BOS_ID,
+    EOS_ID,
+    KENLM_BINARY,
+    STRANGERS,
+    UNK_ID,
+    ZERO,
+    Contents,
+    read_contents,
+)
+from nplm_mpi.ngram.backoff import FOREIGN, BackoffModel
+from nplm_mpi.ngram.counting import Floats
+from nplm_mpi.ngram.lower import sums, words_of
 
-LN10 = np.log(10.0)
-ZERO = -99.0  # log10 of a probability of 0, by convention
+LN10 = float(np.log(10.0))
+HDF5 = b"\x89HDF\r\n\x1a\n"
+HEAD = 1 << 16  # bytes in which the header of an ARPA file is looked for
+_DATA = re.compile(rb"^\s*\\data\\\s*$", re.MULTILINE)
+# Programs that estimate models compute in single precision, and sum up thousands of numbers.
+SINGLE_PRECISION = 1e-5
 
 
 def write(model: BackoffModel, path: str | Path) -> None:
@@ -29,10 +45,9 @@ def write(model: BackoffModel, path: str | Path) -> None:
     UserError
         If the file cannot be written or a word is what the format cannot hold.
     """
+    check_words(model.vocabulary, path)
     words = model.vocabulary.words
     stream = model.vocabulary.bos is None
-    if stream and (BOS in model.vocabulary or EOS in model.vocabulary):
-        raise UserError(f"--arpa {path}: this stream has {BOS} or {EOS} as a word, which ARPA files reserve")
     extra = [(word, ZERO) for word in (BOS, EOS) if stream]
     if model.vocabulary.unk is None and np.isfinite(model.unknown):
         extra.insert(0, (UNK, model.unknown / LN10))
@@ -60,186 +75,124 @@ def write(model: BackoffModel, path: str | Path) -> None:
         file.write("\n\\end\\\n")
 
 
+def check_words(vocabulary: Vocabulary, path: str | Path) -> None:
+    """Refuse words that mean something else in ARPA files, with a :class:`UserError`."""
+    symbols = {UNK, "<UNK>", BOS, EOS} - vocabulary.reserved
+    taken = sorted(symbol for symbol in symbols if symbol in vocabulary)
+    if taken:
+        raise UserError(
+            f"--arpa {path}: the text has {' and '.join(taken)} as words, which ARPA files reserve: other "
+            "programs would take them for symbols; replace them in the text"
+        )
+
+
 def base10(logarithms: Floats) -> list[float]:
     """Natural logarithms as ARPA's base-10 ones."""
     return np.maximum(logarithms / LN10, ZERO).tolist()
 
 
-class Lines:
-    """The lines of an ARPA file, with errors that say where."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = path
-        self.number = 0
-        opener = gzip.open if str(path).endswith(".gz") else open
-        try:
-            self.file = opener(path, "rb")
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-    def __iter__(self) -> Iterator[str]:
-        """Lines without their end; blank ones are left out."""
-        try:
-            for raw in self.file:
-                self.number += 1
-                line = raw.decode("utf-8").strip(" \t\r\n")
-                if line:
-                    yield line
-        except UnicodeDecodeError:
-            raise self.error("is not UTF-8") from None
-        except (OSError, EOFError) as error:
-            raise self.error(f"cannot be read: {error}") from error
-        finally:
-            self.file.close()
-
-    def error(self, what: str) -> UserError:
-        """What is wrong with the line read last."""
-        return UserError(f"{self.path}, line {self.number}: {what}; give an ARPA back-off model")
-
-
 def read(path: str | Path) -> BackoffModel:
-    """Read a back-off model.
+    """Read a back-off model, plain or packed (gzip, bzip2, xz).
 
-    The vocabulary is in the file's order, but ``<unk>``, ``<s>`` and ``</s>`` come first.
-    Training counts are not in such a file, so the model has no frequency bins.
+    The vocabulary is in the file's order, but ``<unk>``, ``<s>`` and ``</s>`` come first; ``<UNK>`` is
+    ``<unk>``.  Training counts are not in such a file, so the model has no frequency bins.
 
     Raises
     ------
     UserError
-        If the file is no ARPA file, is cut, disagrees with its own header, or has an
-        n-gram whose context is not listed.
+        See :func:`nplm_mpi.ngram.arpa_file.read_contents`.
     """
-    source = Lines(path)
-    lines = iter(source)
-    for line in lines:
-        if line == "\\data\\":
-            break
-    else:
-        raise source.error("the file ends without \\data\\")
-    sizes: list[int] = []
-    line = next(lines, "")
-    while line.startswith("ngram "):
-        length, _, number = line[6:].partition("=")
-        number = number.strip()
-        if length.strip() != str(len(sizes) + 1) or not (number.isascii() and number.isdigit()):
-            raise source.error(f"{line[:60]!r} where 'ngram {len(sizes) + 1}=COUNT' should stand")
-        sizes.append(int(number[:18]))
-        line = next(lines, "")
-    if not sizes:
-        raise source.error("no 'ngram 1=COUNT' after \\data\\")
-
-    words: list[str] = []
-    keys: list[Ints] = []
-    scores: list[Floats] = []
-    weights: list[Floats] = []
-    ids: dict[str, int] = {}
-    shorter: dict[str, int] = {}  # text of each n-gram of the level before -> its place
-    for k, size in enumerate(sizes, start=1):
-        if line != f"\\{k}-grams:":
-            raise source.error(f"{line[:60]!r} where '\\{k}-grams:' should stand")
-        places: dict[str, int] = {}
-        found, p, b = [], [], []
-        for line in lines:
-            if line == "\\end\\" or (line.startswith("\\") and line.endswith("-grams:")):
-                break
-            score, text, *weight = split_entry(line, k, source)
-            p.append(logarithm_field(score, source))
-            b.append(logarithm_field(weight[0], source) if weight else 0.0)
-            if p[-1] > 0:
-                raise source.error(f"the log10 probability {score} is above 0")
-            if places.setdefault(text, len(places)) != len(p) - 1:
-                raise source.error(f"{text!r} stands here for the second time")
-            if k > 1:
-                context, _, word = text.rpartition(" ")
-                if context not in shorter or word not in ids:
-                    missing = word if context in shorter else context
-                    raise source.error(f"{missing!r} is not among the shorter n-grams")
-                found.append(shorter[context] * len(ids) + ids[word])
-        else:
-            raise source.error("the file ends without \\end\\")
-        if len(p) != size:
-            raise source.error(f"{len(p)} {k}-grams where the header promises {size}")
-        if k == 1:
-            words, ids = list(places), places
-        shorter = places
-        keys.append(np.array(found, np.int64))
-        scores.append(np.array(p) * LN10)
-        weights.append(np.array(b) * LN10)
-    if line != "\\end\\":
-        raise source.error(f"{line[:60]!r} where \\end\\ should stand")
-    source.file.close()
-    return assemble(words, keys, scores, weights, source)
+    return assemble(read_contents(path))
 
 
-def split_entry(line: str, k: int, source: Lines) -> list[str]:
-    """Score, words joined by single blanks, and the back-off weight if there is one."""
-    fields = line.split("\t")
-    words = fields[1].split(" ") if len(fields) in (2, 3) else []
-    if len(words) == k and all(words) and " " not in fields[0]:
-        return fields  # as nearly every line is
-    fields = [field for field in line.replace("\t", " ").split(" ") if field]
-    if len(fields) not in (k + 1, k + 2):
-        raise source.error(f"{len(fields)} fields where a {k}-gram has {k + 1} or {k + 2}")
-    return [fields[0], " ".join(fields[1 : k + 1]), *fields[k + 1 :]]
-
-
-def logarithm_field(text: str, source: Lines) -> float:
-    """A number, minus infinity where the format's -99 stands for a probability of 0."""
+def is_arpa_file(path: str | Path) -> bool:
+    """Whether a file begins as ARPA files do, or as what is taken for one; packed or not."""
     try:
-        value = float(text)
-    except ValueError:
-        value = np.nan
-    if not value < np.inf:
-        raise source.error(f"{text[:40]!r} is not a logarithm")
-    return value if value > ZERO else -np.inf
+        file = open_binary(path)
+    except UserError:
+        return False
+    with file:
+        try:
+            with damage_named(path):
+                head = file.read(HEAD)
+        except UserError:
+            return True  # it is packed, which no HDF5 file is, and reading it says what is wrong
+    if head.startswith(HDF5):
+        return False
+    others = head.startswith((KENLM_BINARY, *(beginning for beginning, _ in STRANGERS)))
+    return others or _DATA.search(head) is not None or ".arpa" in Path(path).suffixes
 
 
-def assemble(
-    words: list[str], keys: list[Ints], scores: list[Floats], weights: list[Floats], source: Lines
-) -> BackoffModel:
-    """A model from n-grams in the order of a file.
+def assemble(contents: Contents) -> BackoffModel:
+    """The model in a file.
+
+    A file in which ``</s>`` has probability 0 everywhere is that of a stream.
+    """
+    sections, V = contents.sections, len(contents.words)
+    stream = not contents.has_boundaries and not np.isfinite(sections[0].log10[EOS_ID])
+    left_out = ([] if contents.has_unknown else [UNK_ID]) + ([BOS_ID, EOS_ID] if stream else [])
+    kept = np.setdiff1d(np.arange(V), left_out)
+    # Whatever is left out stands in no n-gram, and numbers keep their order.
+    number = np.cumsum(np.isin(np.arange(V), left_out, invert=True)) - 1
+    first, *longer = sections
+    keys = [np.arange(len(kept))]
+    for k, section in enumerate(longer):
+        context, word = np.divmod(section.keys, V)
+        keys.append((number[context] if k == 0 else context) * len(kept) + number[word])
+    model = BackoffModel(
+        Vocabulary([contents.words[i] for i in kept]),
+        keys,
+        [first.log10[kept] * LN10, *(section.log10 * LN10 for section in longer)],
+        [first.weights[kept] * LN10, *(section.weights * LN10 for section in longer)][:-1],
+        details={"form": FOREIGN, "notes": contents.notes},
+    )
+    model.details["notes"] += wrong_sums(model, rounding(contents))
+    return model
+
+
+def rounding(contents: Contents) -> float:
+    """How far a probability may be from what was meant, relatively, as its logarithm was rounded.
+
+    Numbers have so many digits or so many decimal places, whichever is the coarser.
+    """
+    largest = max(
+        (
+            float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))
+            for section in contents.sections
+            for values in (section.log10, section.weights)
+        ),
+        default=0.0,
+    )
+    before_point = math.floor(math.log10(largest)) + 1 if largest else 1
+    last_digit = max(10.0 ** -max(contents.decimals, 1), 10.0 ** (before_point - contents.digits))
+    return float(np.expm1(LN10 * last_digit / 2))
+
+
+def wrong_sums(model: BackoffModel, error: float) -> list[str]:
+    """A note if probabilities after a context do not sum to 1 as exactly as the file can say it.
 
     Parameters
     ----------
-    keys : list of (n_k,) int64
-        Place of the context among the shorter n-grams * len(words) + place of the word.
-    scores, weights : lists of (n_k,) float64
-        Natural logarithms.
+    error : float
+        Largest relative error of a number in the file.
     """
-    V = len(words)
-    ids = {word: i for i, word in enumerate(words)}
-    boundary = [ids[word] for word in (BOS, EOS) if word in ids]
-    sentences = len(boundary) == 2 and np.isfinite(scores[0][ids[EOS]])
-    first = [ids[UNK]] if UNK in ids else []
-    if sentences:
-        first += boundary
-        scores[0][ids[BOS]] = -np.inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        totals, bounds = sums(model, error)
+        far = [np.abs(total - 1.0) for total in totals]
+        wrong = [~(off <= SINGLE_PRECISION + bound) for off, bound in zip(far, bounds, strict=True)]
+    number = sum(int(np.count_nonzero(bad)) for bad in wrong)
+    if number == 0:
+        return []
+    worst = [float(np.max(off, where=bad, initial=-1.0)) for off, bad in zip(far, wrong, strict=True)]
+    length = int(np.argmax(worst))
+    place = int(np.argmax(np.where(wrong[length], far[length], -1.0)))
+    if length:
+        words = words_of(model, length, np.array([place]))[0]
+        after = f"after {' '.join(model.vocabulary.decode(words))!r}"
     else:
-        if any(np.isin(keys[k] % V, boundary).any() for k in range(1, len(keys))):
-            raise source.error(f"n-grams with {BOS} or {EOS}, but no probability of {EOS} among the 1-grams")
-        boundary = [i for i in boundary if not np.isfinite(scores[0][i])]
-    dropped = set(first) | set(boundary)
-    order = np.array([*first, *(i for i in range(V) if i not in dropped)], np.int64)
-    kept = len(order)
-    if kept == 0:
-        raise source.error("no words")
-    new_word = np.full(V, -1, np.int64)
-    new_word[order] = np.arange(kept)
-    moved = new_word
-    result_keys, result_scores, result_weights = [np.arange(kept)], [scores[0][order]], [weights[0][order]]
-    for k in range(1, len(keys)):
-        renamed = moved[keys[k] // V] * kept + new_word[keys[k] % V]
-        order = np.argsort(renamed, kind="stable")
-        moved = np.empty(len(order), np.int64)
-        moved[order] = np.arange(len(order))
-        result_keys.append(renamed[order])
-        result_scores.append(scores[k][order])
-        result_weights.append(weights[k][order])
-    vocabulary = Vocabulary([words[i] for i in np.argsort(np.where(new_word < 0, V, new_word))[:kept]])
-    return BackoffModel(
-        vocabulary,
-        result_keys,
-        result_scores,
-        result_weights[:-1],
-        details={"form": "read from ARPA", "notes": []},
-    )
+        after = "without context"
+    contexts = sum(map(len, totals))
+    return [
+        f"the probabilities of {number:,} of {contexts:,} contexts do not sum to 1 within the rounding of "
+        f"the file; {after} they come to {totals[length][place]:.6g}"
+    ]

@@ -8,10 +8,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.vocabulary import Vocabulary
-from nplm_mpi.ngram.counting import Floats, Ints, Reader, level_arrays, take_levels
+from nplm_mpi.ngram.counting import (
+    Floats,
+    Ints,
+    Reader,
+    check_counts,
+    level_arrays,
+    take_levels,
+    take_number,
+)
 from nplm_mpi.ngram.model import NgramModel
 
 NEVER = -np.inf  # log probability of <s>, which is never predicted
+FOREIGN = "read from ARPA"  # the form of a model that another program may have made
+CERTAIN = 1e-6  # natural logarithm of a probability of 1, with what rounding may add
+MOST_WEIGHT = 99 * float(np.log(10.0))  # natural logarithm of the largest back-off weight
 
 
 @dataclass
@@ -63,7 +74,17 @@ class BackoffModel(NgramModel):
             result[known] += self.log_backoffs[k - 1][contexts[k][known]]
             hit = ngrams[k] >= 0
             result[hit] = self.log_probs[k][ngrams[k][hit]]
+        if self.is_own and np.any(result > CERTAIN):
+            raise UserError(
+                f"an n-gram model gives a word the probability {np.exp(min(result.max(), 700)):.6g}, "
+                "above 1: the back-off weights in its file are wrong; train it again"
+            )
         return result
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this program estimated the model, so that its probabilities sum to 1."""
+        return self.details.get("form") != FOREIGN
 
     def distribution(self, context: ArrayLike) -> Floats:
         """See :class:`NgramModel`."""
@@ -77,12 +98,17 @@ class BackoffModel(NgramModel):
             result[words] = np.exp(self.log_probs[k][children])
         return result
 
+    @property
+    def has_counts(self) -> bool:
+        """See :class:`NgramModel`: not after pruning, nor from an ARPA file."""
+        return bool(self.context_count) and "train_tokens" in self.details
+
     def context_counts(self, tokens: NDArray, positions: ArrayLike) -> Ints:
         """See :class:`NgramModel`."""
         if not self.context_count:
             raise UserError(
-                "frequency bins need training counts, and this n-gram model (from an ARPA file?) has none: "
-                "train it with the ngram command, or mix with one weight"
+                "frequency bins need training counts, and this n-gram model (pruned, or from an ARPA file) "
+                "has none: train one with the ngram command, or mix with one weight"
             )
         return count_contexts(self.context_count, self.keys, self.vocabulary, tokens, positions)
 
@@ -100,20 +126,21 @@ class BackoffModel(NgramModel):
     def from_arrays(cls, vocabulary: Vocabulary, arrays: dict[str, NDArray], details: dict[str, Any]) -> Self:
         """See :class:`NgramModel`."""
         keys = take_levels("keys", arrays)
-        model = cls(
-            vocabulary,
-            keys,
-            take_levels("log_prob", arrays, keys),
-            take_levels("log_backoff", arrays, keys),
-            float(arrays["unknown"][0]),
-            take_levels("context_count", arrays, keys),
-            details,
-        )
-        model.reader.check()
-        lengths = len(model.reader.keys[0]), len(model.log_probs), len(model.log_backoffs) + 1
-        if lengths != (len(vocabulary), len(keys), len(keys)):
+        log_probs = take_levels("log_prob", arrays, keys, "f")
+        log_backoffs = take_levels("log_backoff", arrays, keys, "f")
+        counts = take_levels("context_count", arrays, keys)
+        unknown = take_number("unknown", arrays, -np.inf, 0.0)
+        check_counts("context_count", counts)
+        for name, levels, most in (("log_prob", log_probs, 0.0), ("log_backoff", log_backoffs, MOST_WEIGHT)):
+            if not all(np.all(level <= most) for level in levels):
+                raise ValueError(f"{name} holds numbers above {most:g}")
+        if not keys:
+            raise ValueError("levels are missing")
+        Reader(keys, vocabulary.bos, vocabulary.eos).check()
+        lengths = len(keys[0]), len(log_probs), len(log_backoffs) + 1
+        if lengths != (len(vocabulary), len(keys), len(keys)) or len(counts) >= max(len(keys), 2):
             raise ValueError("levels are missing, or the vocabulary is another one")
-        return model
+        return cls(vocabulary, keys, log_probs, log_backoffs, unknown, counts, details)
 
 
 def count_contexts(

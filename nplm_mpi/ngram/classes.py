@@ -15,8 +15,23 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.vocabulary import BOS, EOS, Vocabulary
 from nplm_mpi.ngram import kneser_ney
 from nplm_mpi.ngram.backoff import BackoffModel, count_contexts, logarithm
-from nplm_mpi.ngram.counting import Floats, Ints, check_inside, count_levels, level_arrays, take_levels
+from nplm_mpi.ngram.counting import (
+    MOST,
+    Floats,
+    Ints,
+    Reader,
+    check_counts,
+    check_inside,
+    count_levels,
+    level_arrays,
+    take_array,
+    take_flag,
+    take_levels,
+    take_number,
+)
 from nplm_mpi.ngram.model import NgramModel
+
+USUAL = 500  # classes, where nothing else is said
 
 
 @dataclass
@@ -129,7 +144,7 @@ class ClassModel(NgramModel):
     def from_arrays(cls, vocabulary: Vocabulary, arrays: dict[str, NDArray], details: dict[str, Any]) -> Self:
         """See :class:`NgramModel`."""
         inner = {name.removeprefix("class_"): a for name, a in arrays.items() if name.startswith("class_")}
-        classes, counts = arrays["classes"], arrays["word_counts"]
+        classes, counts = take_array("classes", arrays), take_array("word_counts", arrays)
         number = len(inner.get("keys_1", ()))
         names = class_vocabulary(number, vocabulary.bos is not None)
         if classes.shape != (len(vocabulary),) or counts.shape != classes.shape:
@@ -139,7 +154,14 @@ class ClassModel(NgramModel):
         ngram = BackoffModel.from_arrays(names, inner, details.get("class_ngram", {}))
         keys = take_levels("pair_keys", arrays)
         pairs = take_levels("pair_count", arrays, keys)
-        mass, reserve = float(arrays["unseen_mass"][0]), bool(arrays["reserve_unknown"][0])
+        check_counts("word_counts", [counts])
+        check_counts("pair_count", pairs)
+        if not keys or len(keys) != len(pairs) or len(keys[0]) != len(vocabulary):
+            raise ValueError("pairs of words are missing, or the vocabulary is another one")
+        Reader(keys, vocabulary.bos, vocabulary.eos).check()
+        # Certain events of a text of MOST words would leave no more than this.
+        mass = take_number("unseen_mass", arrays, 0.0, 1.0 - 1.0 / MOST)
+        reserve = take_flag("reserve_unknown", arrays)
         return cls(vocabulary, classes, counts, ngram, mass, reserve, keys, pairs, details)
 
 
@@ -153,7 +175,7 @@ def train(
     tokens: NDArray,
     vocabulary: Vocabulary,
     order: int = 3,
-    classes: int = 500,
+    classes: int | None = None,
     form: str = "interpolated",
     passes: int = 20,
     unseen_mass: float | None = None,
@@ -168,8 +190,9 @@ def train(
         The training part.
     order, form
         Of the class n-gram, see :func:`nplm_mpi.ngram.kneser_ney.train`.
-    classes : int
-        How many, besides those of ``<s>`` and ``</s>``.
+    classes : int, optional
+        How many, besides those of ``<s>`` and ``</s>``; by default :data:`USUAL`, or as many as there are
+        words if these are fewer.
     passes : int
         Most passes of the exchange algorithm.
     unseen_mass : float, optional
@@ -178,18 +201,40 @@ def train(
     reserve_unknown : bool
         Give a part of that to words outside the vocabulary.
     report : callable, optional
-        See :func:`nplm_mpi.ngram.exchange.cluster`.
+        Called after each pass of the exchange algorithm with its number, the words moved and the log
+        likelihood of the class bigram model (nats).
 
     Raises
     ------
     UserError
         If the text is too short or there are more classes than words.
+
+    Notes
+    -----
+    ``details["likelihoods"]`` are those of the class bigram model on the training part, in nats, before the
+    first pass and after each: the criterion of :mod:`nplm_mpi.ngram.exchange` and what does not depend on
+    the classes, sum N(w) log N(w) over the words that follow another.
     """
     from nplm_mpi.ngram.exchange import cluster  # compiled, and only training needs it
 
-    found = cluster(tokens, vocabulary, classes, passes, report)
+    words = len(vocabulary) - sum(i is not None for i in (vocabulary.bos, vocabulary.eos))
+    few = classes is None and words < USUAL
+    number = min(USUAL, words) if classes is None else classes
+    bigrams = count_levels(tokens, vocabulary, 2)[1]
+    following = np.bincount(bigrams.keys % len(vocabulary), bigrams.counts)
+    following = following[following > 0]
+    constant = float(np.sum(following * np.log(following)))
+
+    def told(passed: int, moves: int, criterion: float) -> None:
+        if report is not None:
+            report(passed, moves, criterion + constant)
+
+    found = cluster(tokens, vocabulary, number, passes, told)
     model = from_clusters(tokens, vocabulary, found.classes, order, form, unseen_mass, reserve_unknown)
-    model.details |= {"classes": classes, "likelihoods": found.likelihoods, "moves": found.moves}
+    likelihoods = [criterion + constant for criterion in found.likelihoods]
+    model.details |= {"classes": number, "likelihoods": likelihoods, "moves": found.moves}
+    if few:
+        model.details["notes"].insert(0, f"{number} classes, as many as there are words, instead of {USUAL}")
     return model
 
 

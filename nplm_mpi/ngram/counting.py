@@ -21,6 +21,8 @@ from nplm_mpi.corpus.vocabulary import Vocabulary
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+MOST = 1 << 53  # a count that is exact in double precision
+
 
 @dataclass(frozen=True)
 class Level:
@@ -177,20 +179,60 @@ def level_arrays(name: str, arrays: list[NDArray]) -> dict[str, NDArray]:
     return {f"{name}_{k}": array for k, array in enumerate(arrays, start=1)}
 
 
-def take_levels(name: str, arrays: dict[str, NDArray], like: list[NDArray] | None = None) -> list[NDArray]:
+def take_levels(
+    name: str, arrays: dict[str, NDArray], like: list[NDArray] | None = None, kind: str = "i"
+) -> list[NDArray]:
     """The arrays that :func:`level_arrays` named, as long as those of ``like``.
+
+    Parameters
+    ----------
+    kind : {"i", "f"}
+        Whether they hold integers or fractions.
 
     Raises
     ------
     ValueError
-        If a length differs from that of the level's keys.
+        If a length differs from that of the level's keys, or they hold other things.
     """
     found: list[NDArray] = []
     while f"{name}_{len(found) + 1}" in arrays:
-        found.append(arrays[f"{name}_{len(found) + 1}"])
+        found.append(take_array(f"{name}_{len(found) + 1}", arrays, kind))
     if like is not None and [a.shape for a in found] != [k.shape for k in like[: len(found)]]:
         raise ValueError(f"{name}_k and keys_k differ in length")
     return found
+
+
+def take_array(name: str, arrays: dict[str, NDArray], kind: str = "i") -> NDArray:
+    """A list of int64 or float64 numbers from a file, or ValueError."""
+    array = arrays[name]
+    if array.dtype != (np.int64 if kind == "i" else np.float64) or array.ndim != 1:
+        raise ValueError(f"{name} is no list of {'integers' if kind == 'i' else 'fractions'}")
+    return array
+
+
+def take_number(name: str, arrays: dict[str, NDArray], low: float, high: float, kind: str = "f") -> float:
+    """A number of a file, within bounds, or ValueError."""
+    array = take_array(name, arrays, kind)
+    if array.shape != (1,) or not low <= array[0] <= high:
+        raise ValueError(f"{name} is not one number from {low:g} to {high:g}")
+    return float(array[0])
+
+
+def take_flag(name: str, arrays: dict[str, NDArray]) -> bool:
+    """A yes or no of a file, or ValueError."""
+    array = arrays[name]
+    if array.shape != (1,) or array[0] not in (0, 1):
+        raise ValueError(f"{name} is neither 0 nor 1")
+    return bool(array[0])
+
+
+def check_counts(name: str, levels: list[NDArray]) -> None:
+    """Refuse counts that no text has: negative ones, or more than can be added up."""
+    for counts in levels:
+        if len(counts) and not (
+            counts.min() >= 0 and counts.max() <= MOST and counts.sum(dtype=float) <= MOST
+        ):
+            raise ValueError(f"{name} holds numbers that count nothing")
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,16 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.vocabulary import Vocabulary
 from nplm_mpi.ngram.backoff import count_contexts, logarithm
 from nplm_mpi.ngram.counting import (
+    MOST,
     Floats,
     Ints,
     Reader,
+    check_counts,
     count_levels,
     level_arrays,
+    take_flag,
     take_levels,
+    take_number,
 )
 from nplm_mpi.ngram.model import NgramModel
 
@@ -175,14 +179,20 @@ class InterpolatedModel(NgramModel):
         """See :class:`NgramModel`."""
         keys = take_levels("keys", arrays)
         counts = take_levels("count", arrays, keys)
+        check_counts("count", counts)
+        if not keys:
+            raise ValueError("levels are missing")
         Reader(keys, vocabulary.bos, vocabulary.eos).check()
         alpha = arrays["alpha"]
         if len(counts) != len(keys) or len(keys[0]) != len(vocabulary) or alpha.shape[1:] != (len(keys) + 1,):
             raise ValueError("levels are missing, or the vocabulary is another one")
-        if len(alpha) == 0 or not np.all(alpha >= 0) or not np.allclose(alpha.sum(axis=1), 1.0):
+        if alpha.dtype != np.float64 or len(alpha) == 0 or not np.all((alpha >= 0) & (alpha <= 1)):
             raise ValueError("alpha holds no weights")
-        reserve = bool(arrays["reserve_unknown"][0])
-        return cls(vocabulary, keys, counts, alpha, int(arrays["tokens"][0]), reserve, details)
+        if not np.allclose(alpha.sum(axis=1), 1.0):
+            raise ValueError("alpha holds weights that do not sum to 1")
+        reserve = take_flag("reserve_unknown", arrays)
+        tokens = int(take_number("tokens", arrays, 1, MOST, "i"))
+        return cls(vocabulary, keys, counts, alpha, tokens, reserve, details)
 
 
 def train(

@@ -1,5 +1,7 @@
 """Modified Kneser-Ney n-grams (Chen & Goodman 1999; the paper's section 4.1)."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +65,7 @@ def train(
     order: int = 5,
     form: str = "interpolated",
     reserve_unknown: bool = False,
+    cutoffs: Sequence[int] = (),
 ) -> BackoffModel:
     """Estimate a modified Kneser-Ney model.
 
@@ -78,17 +81,23 @@ def train(
         be predicted (all but ``<s>``).  With this option one more word is counted, never
         seen, that stands for all outside the vocabulary: it keeps its part of the
         probability, and the words of the vocabulary sum to a little less than 1.
+    cutoffs : sequence of int
+        For n-grams of 1, 2, ... words, the last one also for longer ones: those that occur so often or less
+        often are left out, and their share goes to the back-off weight, as lmplz's ``--prune`` does.
+        Discounts are estimated before.
 
     Returns
     -------
     BackoffModel
         ``details`` holds "form", "discounts" and "notes" (one line per order whose
-        discounts are undefined).
+        discounts are undefined), "cutoffs" where there are any.  Without training counts if pairs of
+        words are left out.
 
     Raises
     ------
     UserError
-        If the text is too short or has words outside the vocabulary.
+        If the text is too short or has words outside the vocabulary; for cutoffs that fall, leave words
+        out or are more than the order.
 
     Notes
     -----
@@ -100,13 +109,17 @@ def train(
     """
     if form not in FORMS:
         raise UserError(f"--form {form}: give interpolated or backoff")
+    least = check_cutoffs(cutoffs, order) if order > 0 else []
     levels = count_levels(tokens, vocabulary, order)
     V = len(vocabulary)
     base = V - (vocabulary.bos is not None) + reserve_unknown
     lower: Floats = np.full(1, 1.0 / base)
     contexts = 1
-    log_probs, log_backoffs = [], []
+    keys, log_probs, log_backoffs = [], [], []
     unknown = NEVER
+    number = np.arange(1)  # among those that are kept, of each context
+    kept: Ints | None = None
+    kept_before = kept
     discounts, notes = [], []
     for k, level in enumerate(levels, start=1):
         counts = continuation_counts(levels, k)
@@ -119,17 +132,26 @@ def train(
                 f"order {k}: D{used_up[0]} = {used_up[0]} leaves nothing to the {k}-grams seen that often: "
                 "the back-off form gives them probability 0, the interpolated form does not"
             )
+        kept = np.flatnonzero(level.counts > least[k - 1]) if least[k - 1] else None
         context = level.keys // V if k > 1 else np.zeros(V, np.int64)
-        p, backoff = smooth(counts, context, contexts, lower[level.suffix], found.values, form, base)
+        p, backoff = smooth(counts, context, contexts, lower[level.suffix], found.values, form, base, kept)
+        if kept is None:
+            keys.append(level.keys)
+        else:
+            keys.append(number[context[kept]] * V + level.keys[kept] % V)
         if k > 1:
-            log_backoffs.append(np.log(backoff))
+            log_backoffs.append(np.log(backoff if kept_before is None else backoff[kept_before]))
         else:
             if vocabulary.bos is not None:
                 p[vocabulary.bos] = 0.0
             if reserve_unknown:
                 unknown = float(np.log(backoff[0] / base))
-        log_probs.append(logarithm(p))
+        log_probs.append(logarithm(p if kept is None else p[kept]))
+        # What is left out here is the suffix of nothing that is kept above.
         lower, contexts = p, len(level.keys)
+        kept_before, number = kept, np.arange(contexts)
+        if kept is not None:
+            number[kept] = np.arange(len(kept))
     details: dict[str, Any] = {
         "form": form,
         "base": base,
@@ -138,16 +160,33 @@ def train(
         "counts_of_counts": [list(d.counts_of_counts) for d in discounts],
         "notes": notes,
     }
+    if any(least):
+        details["cutoffs"] = least
     pairs = levels[: max(1, min(2, order - 1))]
-    return BackoffModel(
-        vocabulary,
-        [level.keys for level in levels],
-        log_probs,
-        log_backoffs,
-        unknown,
-        [level.counts for level in pairs],
-        details,
-    )
+    known = [level.counts for level in pairs]
+    if [len(counts) for counts in known] != [len(held) for held in keys[: len(known)]]:
+        known = []
+    return BackoffModel(vocabulary, keys, log_probs, log_backoffs, unknown, known, details)
+
+
+def check_cutoffs(cutoffs: Sequence[int], order: int) -> list[int]:
+    """A cutoff for each length of n-grams, or a :class:`UserError`."""
+    shown = ",".join(map(str, cutoffs))
+    if len(cutoffs) > order:
+        raise UserError(f"--cutoffs {shown}: {len(cutoffs)} numbers for n-grams of 1 to {order} words")
+    if not cutoffs:
+        return [0] * order
+    found = [*cutoffs, *([cutoffs[-1]] * (order - len(cutoffs)))]
+    if found[0] != 0:
+        raise UserError(
+            f"--cutoffs {shown}: the first number is that of single words, which are not left out: give 0 "
+            "there, and --min-count to merge rare words"
+        )
+    if any(a > b for a, b in itertools.pairwise(found)):
+        raise UserError(
+            f"--cutoffs {shown}: numbers must not fall, or n-grams would be kept whose context is left out"
+        )
+    return found
 
 
 def smooth(
@@ -158,6 +197,7 @@ def smooth(
     values: tuple[float, float, float],
     form: str,
     base: int,
+    kept: Ints | None = None,
 ) -> tuple[Floats, Floats]:
     """Probabilities of the k-grams and weights of their contexts.
 
@@ -169,10 +209,13 @@ def smooth(
     contexts : int
         How many contexts there are.
     values : (D1, D2, D3+)
+    kept : int64 array, optional
+        Which k-grams the model will hold; by default all.
 
     Returns
     -------
     p : (n,) float64
+        Of those that are kept.
     backoff : (contexts,) float64
         What multiplies the shorter context's probability of the words unseen.
     """
@@ -181,7 +224,13 @@ def smooth(
     total = np.bincount(context, counts, minlength=contexts)
     empty = total == 0  # the context was seen, its continuations only at the start of the stream
     total[empty] = 1.0
-    free = np.bincount(context, D, minlength=contexts) / total
+    freed = D
+    if kept is not None:
+        left_out = np.ones(len(counts), bool)
+        left_out[kept] = False
+        seen &= ~left_out
+        freed = np.where(left_out, counts, D)
+    free = np.bincount(context, freed, minlength=contexts) / total
     free[empty] = 1.0
     own = (counts - D) / total[context]
     mixed = own + free[context] * lower

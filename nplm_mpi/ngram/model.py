@@ -68,6 +68,11 @@ class NgramModel(ABC):
         (V,) float64, summing to 1 if no probability is kept for unknown words; 0 for ``<s>``
         """
 
+    @property
+    def has_counts(self) -> bool:
+        """Whether the model knows training counts of words and pairs, for :meth:`context_counts`."""
+        return True
+
     @abstractmethod
     def context_counts(self, tokens: NDArray, positions: ArrayLike) -> Ints:
         """How often the two words before each position stand in the training text.

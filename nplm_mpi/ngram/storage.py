@@ -6,15 +6,18 @@ attrs: format = "nplm-mpi-ngram", version, kind, details (JSON)
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.base.files import told_to_user
-from nplm_mpi.corpus.opening import damage_named, open_binary
+from nplm_mpi.base.files import one_line, told_to_user
+from nplm_mpi.base.reading import open_regular
 from nplm_mpi.corpus.vocabulary import Vocabulary
+from nplm_mpi.ngram import arpa
 from nplm_mpi.ngram.backoff import BackoffModel
 from nplm_mpi.ngram.classes import ClassModel
+from nplm_mpi.ngram.counting import MOST, check_counts
 from nplm_mpi.ngram.interpolated import InterpolatedModel
 from nplm_mpi.ngram.model import NgramModel
 from nplm_mpi.storage.safe_hdf5 import SealedFile, Source, write_sealed
@@ -22,8 +25,6 @@ from nplm_mpi.storage.safe_hdf5 import SealedFile, Source, write_sealed
 FORMAT = "nplm-mpi-ngram"
 VERSION = 1
 ARRAYS = "arrays/"
-# Bytes of a text in which an ARPA file has begun.
-BEGINNING = 1 << 16
 
 KINDS: dict[str, type[NgramModel]] = {
     model.kind: model for model in (BackoffModel, InterpolatedModel, ClassModel)
@@ -51,25 +52,22 @@ def save(model: NgramModel, path: str | Path) -> int:
         return write_sealed(path, attributes, {"vocabulary": model.vocabulary.words}, sources)
 
 
+def is_hdf5(path: str | Path) -> bool:
+    """Whether a regular file begins as HDF5 files do."""
+    try:
+        with open_regular(path) as file:
+            return file.read(len(arpa.HDF5)) == arpa.HDF5
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {one_line(error)}") from error
+
+
 def is_ngram_file(path: str | Path) -> bool:
-    """Whether :func:`load` can read a file: one that :func:`save` wrote, or an ARPA file."""
-    if is_arpa_file(path):
-        return True
+    """Whether a file is one that :func:`save` wrote, or an ARPA file."""
     try:
         with SealedFile(path) as file:
             return bool(file.attributes.get("format") == FORMAT)
     except UserError:
-        return False
-
-
-def is_arpa_file(path: str | Path) -> bool:
-    """Whether a text, packed or not, begins as ARPA files do, after a few lines of comment at most."""
-    try:
-        with open_binary(path) as file, damage_named(path):
-            head = file.read(BEGINNING)
-    except UserError:
-        return False
-    return any(line.strip() == b"\\data\\" for line in head.splitlines())
+        return arpa.is_arpa_file(path)
 
 
 def load(path: str | Path) -> NgramModel:
@@ -80,11 +78,9 @@ def load(path: str | Path) -> NgramModel:
     UserError
         If the file is damaged, cut, or something else: one line that says which.
     """
-    if is_arpa_file(path):
-        from nplm_mpi.ngram import arpa
-
+    if arpa.is_arpa_file(path):
         return arpa.read(path)
-    with SealedFile(path, "file written by the ngram command") as file:
+    with SealedFile(path, "file written by the ngram command, or an ARPA file") as file:
         file.verify(finite=False)  # words that cannot be predicted have log probability -inf
         with file.damage_named():
             found = file.attributes
@@ -97,9 +93,33 @@ def load(path: str | Path) -> NgramModel:
             if found["kind"] not in KINDS:
                 raise ValueError(f"it holds an unknown kind of model {found['kind']!r}")
             vocabulary = Vocabulary(file.strings("vocabulary"), file.read("counts"))
+            check_counts("counts", [vocabulary.counts])
             arrays = {
                 name.removeprefix(ARRAYS): file.read(name) for name in file.arrays if name.startswith(ARRAYS)
             }
             if any(np.isnan(array).any() for array in arrays.values() if array.dtype.kind == "f"):
                 raise ValueError("it holds numbers that are none (NaN)")
+            check_details(found["details"])
             return KINDS[found["kind"]].from_arrays(vocabulary, arrays, found["details"])
+
+
+def check_details(details: Any) -> None:
+    """Refuse details of which a report could not be made, by ValueError."""
+    good = isinstance(details, dict)
+    good = good and all(isinstance(note, str) for note in details.get("notes", []))
+    good = good and isinstance(details.get("form", ""), str)
+    good = good and isinstance(details.get("corpus", {}), dict)
+    good = good and isinstance(details.get("class_ngram", {}), dict)
+    tokens = details.get("train_tokens", 1) if good else 0
+    good = good and type(tokens) is int and 1 <= tokens <= MOST
+    for name in ("discounts", "counts_of_counts"):
+        rows = details.get(name, []) if good else []
+        good = good and isinstance(rows, list) and all(isinstance(row, list) for row in rows)
+        good = good and all(type(value) in (int, float) for row in rows for value in row)
+    pruning = details.get("pruning", {"threshold": 1, "before": []}) if good else {}
+    good = good and isinstance(pruning, dict) and type(pruning.get("threshold")) in (int, float)
+    before = pruning.get("before") if good else None
+    good = good and isinstance(before, list) and all(type(number) is int for number in before)
+    good = good and len(details.get("discounts", [])) == len(details.get("counts_of_counts", []))
+    if not good:
+        raise ValueError("its details are not those of an n-gram model")

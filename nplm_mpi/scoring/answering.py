@@ -69,6 +69,10 @@ class Answers:
         """What follows after the last line."""
         return self.layout.summary(self.total)
 
+    def notes(self) -> list[str]:
+        """What is remarkable about the text: nothing that the summary does not say."""
+        return []
+
     def report(self) -> str:
         """The summary for standard error."""
         return describe(self.total, self.model)
@@ -86,36 +90,46 @@ class Rescored:
 
     def __init__(self, model: LanguageModel | AdaptingModel, arguments: argparse.Namespace) -> None:
         self.model, self.arguments, self.total = model, arguments, TextScore()
-        self.parse = nbest.parse_moses if arguments.nbest_format == "moses" else nbest.parse_kaldi
-        self.waiting: list[nbest.Hypothesis] = []  # of a list that may go on
+        moses = arguments.nbest_format == "moses"
+        self.parse = nbest.parse_moses if moses else nbest.parse_kaldi
+        self.write = nbest.write_cost if arguments.costs else nbest.write
+        self.feature = (arguments.feature or "LM0").rstrip("=:")
+        self.lists = nbest.Lists(numbered=not moses and arguments.nbest_keys == "auto")
+        self.remarks = nbest.Remarks()
 
     def to(self, chunk: Sequence[Numbered]) -> str:
         """The lines that are complete. Collective."""
         arguments = self.arguments
         with same_on_all_ranks():
             read = [(self.parse(line, where), where) for line, where in chunk]
-        done = self.waiting
+        done = []
         for (hypothesis, where), score in zip(
             read, self.model.score_lines(h.text for h, _ in read), strict=True
         ):
             self.total.add(score)
             with same_on_all_ranks():
-                done.append(
-                    nbest.rescore(hypothesis, score.total * LN10, arguments.weight, arguments.feature, where)
+                rescored = nbest.rescore(
+                    hypothesis,
+                    score.total * LN10,
+                    arguments.weight,
+                    self.feature,
+                    where,
+                    arguments.feature is not None,
+                    self.remarks,
                 )
-        self.waiting = []
-        if arguments.rerank:
-            last = done[-1].name
-            cut = len(done)
-            while cut and done[cut - 1].name == last:
-                cut -= 1
-            done, self.waiting = done[:cut], done[cut:]
-            done = list(nbest.ranked(done))
-        return "".join(map(nbest.write, done))
+            complete = self.lists.add(rescored)
+            done += nbest.by_total(complete) if arguments.rerank else [rescored]
+        return "".join(map(self.write, done))
 
     def at_end(self) -> str:
         """The last list."""
-        return "".join(map(nbest.write, nbest.ranked(self.waiting)))
+        last = self.lists.end()
+        return "".join(map(self.write, nbest.by_total(last))) if self.arguments.rerank else ""
+
+    def notes(self) -> list[str]:
+        """What is remarkable about the lists."""
+        found = self.remarks.notes(self.feature, self.total.lines)
+        return found + self.lists.notes() if self.arguments.rerank else found
 
     def report(self) -> str:
         """The summary for standard error."""

@@ -6,6 +6,7 @@ sentences and their words are to base 10, as there; those of arrays are natural.
 
 import itertools
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from os import PathLike
@@ -46,14 +47,18 @@ class LanguageModel(StateInterface):
     Attributes
     ----------
     path : str
+    notes : list of str
+        What is remarkable about an ARPA file: probabilities that do not sum to 1, ...
     vocabulary : Vocabulary
         ``words[i]`` is word i.
     order : int
         n: a word is predicted from the n-1 words before it.
     """
 
-    def __init__(self, path: str | PathLike, scorer: Scorer, treatment: str = "none") -> None:
-        self.path = str(path)
+    def __init__(
+        self, path: str | PathLike, scorer: Scorer, treatment: str = "none", notes: Sequence[str] = ()
+    ) -> None:
+        self.path, self.notes = str(path), list(notes)
         self.scorer = scorer
         self.vocabulary = scorer.vocabulary
         self.order = scorer.order
@@ -395,12 +400,21 @@ def lay_out(
 
 
 def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
-    """Open a trained model: ``best.h5`` or ``checkpoint.h5`` of a run, an n-gram or ARPA file.
+    """Open a trained model as :func:`open_model`; what is remarkable about an ARPA file becomes a warning."""
+    model = open_model(path, comm)
+    for note in model.notes:
+        warnings.warn(f"{path}: {note}", stacklevel=2)
+    return model
+
+
+def open_model(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
+    """Open a trained model: ``best.h5`` or ``checkpoint.h5`` of a run, or an n-gram file.
 
     Parameters
     ----------
     path : path
-        An HDF5 file of the ``train`` or the ``ngram`` command.  Or a run's folder: its ``best.h5``.
+        An HDF5 file of the ``train`` or the ``ngram`` command; an ARPA file, plain or packed.  Or a run's
+        folder: its ``best.h5``.
     comm : Comm, optional
         Ranks that share the work of scoring, each holding the whole model; the call is
         then collective, and so is scoring.  By default this process alone, for which no
@@ -417,8 +431,10 @@ def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
     """
     comm = comm or serial()
     path = checkpoint.model_file(path)
-    if ngram.is_ngram_file(path):
-        return LanguageModel(path, NgramScorer(comm.on_root(ngram.load, path)))
+    if comm.on_root(ngram.is_ngram_file, path):
+        found = comm.on_root(ngram.load, path)
+        notes = found.details.get("notes", []) if comm.on_root(ngram.is_arpa_file, path) else []
+        return LanguageModel(path, NgramScorer(found), notes=notes)
     comm.on_root(lambda: checkpoint.open_model(path, verify=True).close())
     model, vocabulary, file = load_model(path, serial(), verify=False)
     with file:

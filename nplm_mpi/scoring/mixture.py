@@ -139,21 +139,27 @@ def combine(log_probs: Floats, weights: Floats) -> tuple[Floats, Floats]:
     return total, share
 
 
-def check_same_vocabulary(first: Vocabulary, second: Vocabulary, names: Sequence[str]) -> None:
-    """Refuse to mix models that number their words differently.
+def renumbering(first: Vocabulary, second: Vocabulary, names: Sequence[str]) -> NDArray[np.int32] | None:
+    """How two models over the same words number them.
 
     Parameters
     ----------
     names : two str
         What the user calls the two models.
 
+    Returns
+    -------
+    (V + 1,) int32 array or None
+        Entry i is the number under ``second`` of word i of ``first``; the last one, -1, serves unknown words,
+        which are -1 too.  None if both number them alike.
+
     Raises
     ------
     UserError
-        Naming words that only one of them has.
+        If the words differ: naming some that only one of them has.
     """
-    if first.words == second.words:
-        return
+    if first.words == second.words and first.bos == second.bos:
+        return None
     only = [
         [word for word in one.words if word not in other] for one, other in ((first, second), (second, first))
     ]
@@ -164,9 +170,14 @@ def check_same_vocabulary(first: Vocabulary, second: Vocabulary, names: Sequence
         if words
     ]
     if not said:
-        row = next(i for i, (a, b) in enumerate(zip(first.words, second.words, strict=True)) if a != b)
-        said = [f"word {row} is {first.words[row]!r} in one and {second.words[row]!r} in the other"]
-    raise UserError(
-        f"{names[0]} and {names[1]} have different vocabularies: {'; '.join(said)}; "
-        "train both on the same corpus with the same options"
-    )
+        for one, other, name in ((first, second, names[0]), (second, first, names[1])):
+            if one.bos is not None and other.bos is None:
+                said = [f"only {name} is of sentences"]
+            elif one.unk is not None and other.unk is None:
+                said = [f"only {name} takes {one.words[one.unk]} for unknown words"]
+    if said:
+        raise UserError(
+            f"{names[0]} and {names[1]} have different vocabularies: {'; '.join(said)}; "
+            "train both on the same corpus with the same options"
+        )
+    return np.array([*(second.index(word) for word in first.words), -1], np.int32)

@@ -14,9 +14,9 @@ from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.config.options import build_section
 from nplm_mpi.corpus import Corpus, Vocabulary
 from nplm_mpi.corpus.examples import Examples
-from nplm_mpi.ngram import frequency_bins, is_ngram_file, load, score_range
+from nplm_mpi.ngram import frequency_bins, is_arpa_file, is_ngram_file, load, score_range
 from nplm_mpi.scoring.evaluation import token_log_probs
-from nplm_mpi.scoring.mixture import Mixture, check_same_vocabulary, fixed, learn
+from nplm_mpi.scoring.mixture import Mixture, fixed, learn, renumbering
 from nplm_mpi.storage.model_file import load_model
 from nplm_mpi.storage.saving import model_file
 
@@ -34,6 +34,9 @@ class Network:
         with file:
             self.corpus: CorpusConfig | None = file.config.corpus
         self.order: int = self.model.parameters.shape.order
+        # Training begins where a context is complete (section 4).
+        self.skipped = self.order - 1 if self.vocabulary.bos is None else 0
+        self.notes: list[str] = []
 
     def log_probs(self, tokens: np.ndarray, start: int, stop: int) -> Floats:
         """Natural log probabilities of ``tokens[start:stop]``, on all ranks. Collective."""
@@ -50,15 +53,17 @@ class Ngram:
         self.order: int = facts[1]
         self.corpus: CorpusConfig | None = facts[2]
         self.has_counts: bool = facts[3]
-        self.knows_unknown = True
+        self.notes: list[str] = facts[4]
+        self.knows_unknown, self.skipped = True, 0
 
-    def _load(self) -> tuple[Vocabulary, int, CorpusConfig | None, bool]:
+    def _load(self) -> tuple[Vocabulary, int, CorpusConfig | None, bool, list[str]]:
         self.model = load(self.path)
+        notes = self.model.details.get("notes", []) if is_arpa_file(self.path) else []
         details = self.model.details
         corpus = None
         if "corpus" in details:
             corpus = build_section(CorpusConfig, details["corpus"], self.path)
-        return self.model.vocabulary, self.model.order, corpus, "train_tokens" in details
+        return self.model.vocabulary, self.model.order, corpus, self.model.has_counts, notes
 
     def log_probs(self, tokens: np.ndarray, start: int, stop: int) -> Floats:
         """Natural log probabilities of ``tokens[start:stop]``, on all ranks. Collective."""
@@ -78,7 +83,7 @@ Predictor = Network | Ngram
 
 
 def open_predictor(path: str | Path, comm: Comm) -> Predictor:
-    """The model in a file that ``train`` or ``ngram`` wrote. Collective.
+    """The model in a file that ``train`` or ``ngram`` wrote, or in an ARPA file. Collective.
 
     Raises
     ------
@@ -117,7 +122,7 @@ class Mixed:
     Parameters
     ----------
     predictors : Predictors
-        With the same vocabulary.
+        Over the same words, which each may number in its own way.
     weight : str
         Of the first: a number from 0 to 1 (the others share the rest equally), "learn" or "bins".
 
@@ -130,14 +135,19 @@ class Mixed:
     def __init__(self, predictors: Sequence[Predictor], weight: str = "0.5") -> None:
         self.predictors, self.weight = list(predictors), weight
         self.mixture: Mixture | None = None
-        self.counter: Ngram | None = None
+        self.counter: int | None = None
+        self.lead = next((p for p in self.predictors if p.corpus is not None), self.predictors[0])
+        self._tables = [
+            renumbering(self.lead.vocabulary, p.vocabulary, (self.lead.path, p.path)) for p in self.predictors
+        ]
+        self._text: NDArray | None = None
+        self._texts: list[NDArray] = []
         if len(self.predictors) == 1:
             return
-        first, *others = self.predictors
-        for other in others:
-            check_same_vocabulary(first.vocabulary, other.vocabulary, (first.path, other.path))
+        others = self.predictors[1:]
         if weight == "bins":
-            self.counter = next((p for p in (*others, first) if isinstance(p, Ngram) and p.has_counts), None)
+            order = [*range(1, len(self.predictors)), 0]
+            self.counter = next((i for i in order if self.predictors[i].has_counts), None)
             if self.counter is None:
                 raise UserError(
                     "--mix-weight bins: frequency bins need the counts of an n-gram trained by the ngram "
@@ -162,22 +172,37 @@ class Mixed:
         """Learn the weights on the validation part. Collective."""
         corpus.part("valid")
         start, stop = corpus.parts["valid"]
-        log_probs = np.stack([p.log_probs(corpus.tokens, start, stop) for p in self.predictors])
-        bins = self.counter.bins(corpus.tokens, start, stop) if self.counter else None
-        self.mixture, _ = learn(log_probs, bins)
+        self.mixture, _ = learn(*self._said(corpus.tokens, start, stop))
+
+    @property
+    def skipped(self) -> int:
+        """Tokens at the beginning of a stream's training part that some model was not trained on."""
+        return max(p.skipped for p in self.predictors)
+
+    def _said(
+        self, tokens: np.ndarray, start: int, stop: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
+        """Each model's log probabilities of ``tokens[start:stop]``, and bins if they matter. Collective."""
+        if tokens is not self._text:  # as each model numbers the words, once for all pieces of a text
+            self._text = tokens
+            self._texts = [tokens if table is None else table[tokens] for table in self._tables]
+        models = list(zip(self.predictors, self._texts, strict=True))
+        bins = None
+        if self.counter is not None:
+            counter, text = models[self.counter]
+            assert isinstance(counter, Ngram)
+            bins = counter.bins(text, start, stop)
+        return np.stack([p.log_probs(text, start, stop) for p, text in models]), bins
 
     def score(self, tokens: np.ndarray, start: int, stop: int) -> Scores:
         """Log likelihoods of ``tokens[start:stop]``. Collective."""
-        unk = self.predictors[0].vocabulary.unk
+        unk = self.lead.vocabulary.unk
         alone, total, known = np.zeros(len(self.predictors)), 0.0, 0.0
         known_tokens = 0
         for lo, hi in chunks(start, stop):
-            log_probs = np.stack([p.log_probs(tokens, lo, hi) for p in self.predictors])
+            log_probs, bins = self._said(tokens, lo, hi)
             alone += log_probs.sum(axis=1)
-            mixed = log_probs[0]
-            if self.mixture is not None:
-                bins = self.counter.bins(tokens, lo, hi) if self.counter else None
-                mixed = self.mixture.log_prob(log_probs, bins)
+            mixed = log_probs[0] if self.mixture is None else self.mixture.log_prob(log_probs, bins)
             total += float(mixed.sum())
             inside = np.asarray(tokens[lo:hi]) != (-1 if unk is None else unk)
             known_tokens, known = known_tokens + int(inside.sum()), known + float(mixed[inside].sum())

@@ -114,17 +114,18 @@ class NetworkScorer:
     def _score_unique(self, contexts: np.ndarray, number: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Of words (K,) after the contexts with the given ascending numbers (K,)."""
         y = np.empty(len(words))
-        log_S = np.empty(len(contexts))
+        Q, log_S = np.empty(len(contexts)), np.empty(len(contexts))
         for first in range(0, len(contexts), CHUNK):
             part = slice(first, min(first + CHUNK, len(contexts)))
             z = self._inputs(contexts[part])
-            log_S[part] = self._log_denominators(z, contexts[part])
+            Q[part], log_S[part] = self._log_denominators(z, contexts[part])
             begin, end = np.searchsorted(number, [part.start, part.stop])
             score_kernels.target_outputs(
                 self.parameters.O, z, number[begin:end] - first, words[begin:end], y[begin:end]
             )
-        # Rounding must not make a certain word more than certain.
-        return np.minimum(y - log_S[number], 0.0)
+        # Q first: beside outputs as large as floats go, log S would be lost in the rounding of their sum.
+        # And rounding must not make a certain word more than certain.
+        return np.minimum((y - Q[number]) - log_S[number], 0.0)
 
     def _inputs(self, contexts: np.ndarray) -> np.ndarray:
         """z of (K, n-1) contexts, in blocks, the last one filled up: (blocks, D, BLOCK)."""
@@ -136,8 +137,8 @@ class NetworkScorer:
         score_kernels.inputs(p.C, p.H, p.d, filled, p.shape.direct, p.dtype.type(p.scale), z)
         return z
 
-    def _log_denominators(self, z: np.ndarray, contexts: np.ndarray) -> np.ndarray:
-        """log sum_j exp(y_j) of contexts (K, n-1) with inputs z, natural, in double precision."""
+    def _log_denominators(self, z: np.ndarray, contexts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Q and log S = log sum_j exp(y_j - Q) of contexts (K, n-1) with inputs z, natural."""
         p = self.parameters
         Q = np.zeros((len(z), score_kernels.BLOCK), p.dtype)
         S = np.empty(Q.shape)
@@ -154,7 +155,7 @@ class NetworkScorer:
             sums = np.empty(maximum.shape)
             score_kernels.denominators(p.O, again, maximum, sums)
             Q[far], S[far] = maximum.reshape(-1)[: len(far)], sums.reshape(-1)[: len(far)]
-        return Q + np.log(S)
+        return Q, np.log(S)
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         """See :class:`Scorer`; not collective."""

@@ -38,8 +38,8 @@ class EnergyScorer(NetworkScorer):
             y = self._outputs(contexts[first:last])
             own = number[begin:end] - first
             found = np.where(words[begin:end] >= 0, y[own, words[begin:end]].astype(np.float64), -np.inf)
-            log_S = self._sums(y)
-            log_p[begin:end] = found - log_S[own]
+            Q, log_S = self._sums(y)
+            log_p[begin:end] = (found - Q[own]) - log_S[own]
         return np.minimum(log_p, 0.0)
 
     def _outputs(self, contexts: np.ndarray) -> np.ndarray:
@@ -57,11 +57,11 @@ class EnergyScorer(NetworkScorer):
             y[: len(contexts)] = rows
         return y
 
-    def _sums(self, y: np.ndarray) -> np.ndarray:
-        """log sum_i exp(y_i) of each row, natural, in double precision; ``y`` is overwritten."""
+    def _sums(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Q = max y_i and log sum_i exp(y_i - Q) of each row, in double precision; ``y`` is overwritten."""
         Q, sums = y.max(axis=1), np.empty((2, len(y)))
         kernels.exponentials_and_sums(y, y.shape[1], Q, np.full(len(y), -1, np.int32), sums)
-        return Q + np.log(sums[0])
+        return Q.astype(np.float64), np.log(sums[0])
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         """See :class:`nplm_mpi.scoring.scorers.Scorer`; not collective."""
