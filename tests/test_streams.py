@@ -180,7 +180,8 @@ def test_a_non_blocking_input_is_waited_for(folder: Path) -> None:
 
 
 def test_a_reader_who_leaves_ends_results_as_it_ends_other_filters(folder: Path) -> None:
-    done = shell("${P}score m.h5 t.txt | head -n 1; echo ${PIPESTATUS[0]}", folder)
+    (folder / "t.txt").write_text("oak\n" * 30_000)  # whose answers no pipe holds
+    done = shell("${P}score m.h5 t.txt --quiet | head -n 1; echo ${PIPESTATUS[0]}", folder)
     assert done.stdout.splitlines()[1:] == [b"141"] and done.stderr == b""
     done = shell("${P}ngram --read m.arpa --out x.h5 | true; echo ${PIPESTATUS[0]}", folder)
     assert (done.stdout, done.stderr) == (b"0\n", b"")
