@@ -1,6 +1,7 @@
 """python -m nplm_mpi.evaluate: perplexity of a model or a mixture on a part of a corpus or on any text."""
 
 import argparse
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from nplm_mpi.commandline.tables import print_table
 from nplm_mpi.config.corpus import CorpusConfig
 
 if TYPE_CHECKING:
+    from nplm_mpi.corpus import Corpus
     from nplm_mpi.scoring.predictors import Mixed, Predictor
 
 EXAMPLES = """
@@ -32,7 +34,6 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     """Evaluate as the arguments say. Collective."""
     with same_on_all_ranks():
         arguments = parse(argv)
-    from nplm_mpi.corpus import load
     from nplm_mpi.scoring.predictors import Mixed, open_predictor
 
     files = [arguments.model, *arguments.mix_with]
@@ -44,7 +45,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         cli.show_notes(f"{p.path}: {note}" for p in predictors for note in p.notes)
     about, tokens, (start, stop), oov = comm.on_root(read_text, arguments, trained_on, mixed)
     if mixed.must_learn:
-        corpus = comm.on_root(load, trained_on)
+        corpus = comm.on_root(load_training_text, trained_on, mixed.lead)
         with same_on_all_ranks():
             mixed.learn(corpus)
     if arguments.split == "train" and predictors[0].vocabulary.bos is None:
@@ -172,18 +173,13 @@ def read_text(
 
     The tokens are as the mixture's leading model numbers its words.
     """
-    from nplm_mpi.corpus import encode_corpus, load
+    from nplm_mpi.corpus import encode_corpus
 
     vocabulary = mixed.lead.vocabulary
-    asked = tuple(getattr(arguments, "corpus", trained_on.corpus))
+    asked = tuple(getattr(arguments, "corpus", ()))
     shown = " ".join(asked)
-    if asked == trained_on.corpus:
-        corpus = load(trained_on)
-        if corpus.vocabulary != vocabulary:
-            raise UserError(
-                f"--corpus {shown}: its vocabulary is no longer the model's; "
-                "the text has changed since the model was trained"
-            )
+    if not asked or is_training_text(asked, trained_on, mixed.lead):
+        corpus = load_training_text(trained_on, mixed.lead, asked)
         part = arguments.split or "test"
         corpus.part(part)
         start, stop = corpus.parts[part]
@@ -203,6 +199,45 @@ def read_text(
             "them; train the model with --min-count 2 or more"
         )
     return shown, tokens, (0, len(tokens)), oov
+
+
+def is_training_text(asked: tuple[str, ...], trained_on: CorpusConfig, first: "Predictor") -> bool:
+    """Whether ``--corpus`` names the text that the model was trained on: by content, wherever it lies."""
+    from nplm_mpi.corpus.sources import absolute, content_digest
+
+    if "sha256" not in first.text:  # a file of an earlier version knows paths only
+        return absolute(CorpusConfig(asked)).corpus == absolute(trained_on).corpus
+    return content_digest(asked, first.vocabulary.bos is not None) == first.text["sha256"]
+
+
+def load_training_text(trained_on: CorpusConfig, owner: "Predictor", asked: tuple[str, ...] = ()) -> "Corpus":
+    """The corpus that a model was trained on, from where ``asked`` says that it lies now.
+
+    Raises
+    ------
+    UserError
+        If it is not there, or another text is there now; says that the model names it.
+    """
+    from nplm_mpi.corpus import load
+
+    try:
+        corpus = load(dataclasses.replace(trained_on, corpus=asked or trained_on.corpus))
+    except UserError as error:
+        if asked:
+            raise
+        reason = str(error).removeprefix("--corpus ")
+        raise UserError(
+            f"{owner.path} names the text that it was trained on: {reason}; name a text with --corpus"
+        ) from error
+    known = {key: value for key, value in owner.text.items() if key.startswith("sha256")}
+    found = corpus.identity()
+    same = all(found.get(key) == known[key] for key in known)
+    if not same or corpus.vocabulary.words != owner.vocabulary.words:
+        raise UserError(
+            f"{owner.path}: the text has changed since the model was trained on "
+            f"{' '.join(asked or trained_on.corpus)}; restore it, or name another text with --corpus"
+        )
+    return corpus
 
 
 if __name__ == "__main__":

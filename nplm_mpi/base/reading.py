@@ -1,14 +1,14 @@
 """Files read without waiting: where a file is meant, only a regular file is read, and only so much of it."""
 
 import errno
+import io
 import os
 import stat
-from typing import BinaryIO
 
 NOT_REGULAR = "is not a regular file; write it to a file first"
 
 
-def open_regular(path: str | os.PathLike) -> BinaryIO:
+def open_regular(path: str | os.PathLike) -> io.BufferedReader:
     """Open a regular file for reading bytes.
 
     Opening a pipe would wait for whoever writes into it, and a device may never end: they are
@@ -30,7 +30,7 @@ def open_regular(path: str | os.PathLike) -> BinaryIO:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         if not stat.S_ISREG(mode):
             raise OSError(NOT_REGULAR)
-        return os.fdopen(descriptor, "rb")
+        return open(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.files import one_line
 from nplm_mpi.base.places import VARIABLE, Place, named, reason, users, warn
+from nplm_mpi.base.reading import open_regular, resolved
 
 SEAL = "corpus.json"  # written last: names every other file with its size and digest
 SAMPLE = 1 << 20
@@ -29,14 +31,14 @@ def places() -> list[Place]:
 
 
 def file_identity(paths: Sequence[Path]) -> list[list[Any]]:
-    """Absolute path, size and time of change (ns) of each file."""
+    """Absolute path, links followed, and SHA-256 of each file: a text is its content, not its times."""
     identity = []
     for path in paths:
         try:
-            status = path.stat()
+            with open_regular(path) as file:
+                identity.append([resolved(path), hashlib.file_digest(file, "sha256").hexdigest()])
         except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-        identity.append([str(path.absolute()), status.st_size, status.st_mtime_ns])
+            raise UserError(f"{path}: cannot be read: {one_line(error)}") from error
     return identity
 
 

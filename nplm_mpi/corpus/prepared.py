@@ -6,6 +6,7 @@ place and renamed, so that a reader sees all of it or nothing, and its name tell
 from: the options, and each file's path, size and time of change.
 """
 
+import hashlib
 import io
 import os
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from nplm_mpi.corpus import cache
 from nplm_mpi.corpus.building import TypeCounts, build_vocabulary, given_words, nothing_left, reserved_words
 from nplm_mpi.corpus.sources import Source, file_source, find_source
 from nplm_mpi.corpus.splits import PARTS, cut, move_to_sentence_ends, parse_split
-from nplm_mpi.corpus.text import WordNumbers, number_words
+from nplm_mpi.corpus.text import Block, WordNumbers, number_words
 from nplm_mpi.corpus.treatment import SYMBOLS
 from nplm_mpi.corpus.vocabulary import UNK, Vocabulary
 
@@ -62,6 +63,10 @@ class Corpus:
         (after the treatment's symbols they may be fewer), ``vocabulary`` is V.
         """
         return dict(self.description)
+
+    def identity(self) -> dict[str, str]:
+        """What tells this text from others: SHA-256 of what was read, and where it was read."""
+        return {k: v for k, v in self.description.items() if k == "origin" or k.startswith("sha256")}
 
     def part(self, name: str) -> np.ndarray:
         """The tokens of a part, a view.
@@ -133,9 +138,22 @@ def describe_recipe(
         "allow_unk": config.allow_unk,
         "split": [str(size) for size in parse_split(config.split)] if config.split else list(source.split),
         "origin": source.origin,
-        "files": cache.file_identity(source.files),
-        "others": {part: cache.file_identity(other.files) for part, other in others.items()},
+        **dict(zip(("files", "others"), identities(source, others), strict=True)),
     }
+
+
+def identities(source: Source, others: dict[str, Source]) -> tuple[list[Any], dict[str, Any]]:
+    """What tells whether the files of a corpus have changed."""
+    return cache.file_identity(source.files), {
+        part: cache.file_identity(other.files) for part, other in others.items()
+    }
+
+
+def hashed(blocks: Iterator[Block], digest: Any) -> Iterator[Block]:
+    """The blocks, added to a digest as they pass."""
+    for block in blocks:
+        digest.update(block.data)
+        yield block
 
 
 def build(
@@ -152,11 +170,12 @@ def build(
     refused = reserved_words(text, config.treatment, config.allow_unk)
     raw = folder / "words.bin"
     ends = []
+    digests = {}
     with open(raw, "wb") as file:
-        for part in (source, *others.values()):
-            for ids in number_words(
-                part.blocks(text == "sentences"), numbers, text == "sentences", refused, advise
-            ):
+        for name, part in {"": source, **others}.items():
+            digests[name] = hashlib.sha256()
+            blocks = hashed(part.blocks(text == "sentences"), digests[name])
+            for ids in number_words(blocks, numbers, text == "sentences", refused, advise):
                 file.write(ids.data)  # not tofile, whose errors name no cause
             file.flush()
             ends.append(file.tell() // 4)
@@ -184,6 +203,10 @@ def build(
     np.save(buffer, vocabulary.counts)
     cache.write_bytes(folder / "counts.npy", buffer.getvalue())
     description = describe(config, source, text, types, vocabulary, table, parts, unused)
+    for name, digest in digests.items():
+        description[f"sha256_{name}" if name else "sha256"] = digest.hexdigest()
+    if [recipe["files"], recipe["others"]] != list(identities(source, others)):
+        raise UserError(f"{source.origin}: was changed while it was read; run the command again")
     cache.write_seal(folder, {"recipe": recipe, "parts": parts, "description": description})
 
 

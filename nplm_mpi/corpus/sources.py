@@ -1,6 +1,8 @@
 """What ``--corpus`` names: built-in corpora and text files, ready to be streamed."""
 
+import dataclasses
 import difflib
+import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -8,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.reading import resolved
+from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import brown, cache, python_docs
 from nplm_mpi.corpus.opening import check_regular
 from nplm_mpi.corpus.splits import DEFAULT_SPLIT
@@ -75,6 +79,35 @@ def find_source(names: tuple[str, ...]) -> Source:
     if len(names) == 1 and brown.looks_like_brown(Path(names[0])):
         return brown_source(Path(names[0]))
     return file_source(names)
+
+
+def absolute(config: CorpusConfig) -> CorpusConfig:
+    """The same corpus, each file by its absolute path, links followed: found from anywhere."""
+
+    def found(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name if name in BUILT_IN else resolved(name) for name in names)
+
+    return dataclasses.replace(
+        config,
+        corpus=found(config.corpus),
+        valid=found(config.valid),
+        test=found(config.test),
+        vocabulary=resolved(config.vocabulary) if config.vocabulary else "",
+    )
+
+
+def content_digest(names: tuple[str, ...], sentences: bool) -> str:
+    """SHA-256 of a text as it is read: unpacked, without a byte order mark.
+
+    Raises
+    ------
+    UserError
+        As :func:`find_source` and whoever reads the text.
+    """
+    digest = hashlib.sha256()
+    for block in find_source(names).blocks(sentences):
+        digest.update(block.data)
+    return digest.hexdigest()
 
 
 def brown_source(path: Path) -> Source:

@@ -168,6 +168,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Everything that the command does, on one process."""
     from nplm_mpi.corpus import load
     from nplm_mpi.corpus.opening import check_regular
+    from nplm_mpi.corpus.sources import absolute
     from nplm_mpi.ngram import BackoffModel, ClassModel, arpa, storage
     from nplm_mpi.ngram.pruning import prune
 
@@ -192,7 +193,8 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.arpa:
             arpa.check_words(corpus.vocabulary, arguments.arpa)
         model = train(arguments, corpus)
-        model.details["corpus"] = dataclasses.asdict(arguments.corpus_config)
+        model.details["corpus"] = dataclasses.asdict(absolute(arguments.corpus_config))
+        model.details["text"] = corpus.identity()
         parts = {name: evaluate(model, corpus, name) for name, (a, b) in corpus.parts.items() if a < b}
     cli.show_notes(model.details.get("notes", []))
     if arguments.out:
@@ -213,7 +215,7 @@ def run(arguments: argparse.Namespace) -> None:
         "kind": model.kind,
         "order": model.order,
         "vocabulary": len(model.vocabulary),
-        **{key: value for key, value in model.details.items() if key != "corpus"},
+        **{key: value for key, value in model.details.items() if key not in ("corpus", "text")},
         **({"ngrams": [len(keys) for keys in model.keys]} if isinstance(model, BackoffModel) else {}),
         "parts": parts,
         "out": arguments.out,

@@ -33,6 +33,7 @@ class Network:
         self.model, self.vocabulary, file = load_model(path, comm)
         with file:
             self.corpus: CorpusConfig | None = file.config.corpus
+            self.text: dict[str, str] = file.text
         self.order: int = self.model.parameters.shape.order
         # Training begins where a context is complete (section 4).
         self.skipped = self.order - 1 if self.vocabulary.bos is None else 0
@@ -54,16 +55,20 @@ class Ngram:
         self.corpus: CorpusConfig | None = facts[2]
         self.has_counts: bool = facts[3]
         self.notes: list[str] = facts[4]
+        self.text: dict[str, str] = facts[5]
         self.knows_unknown, self.skipped = True, 0
 
-    def _load(self) -> tuple[Vocabulary, int, CorpusConfig | None, bool, list[str]]:
+    def _load(self) -> tuple[Vocabulary, int, CorpusConfig | None, bool, list[str], dict[str, str]]:
         self.model = load(self.path)
         notes = self.model.details.get("notes", []) if is_arpa_file(self.path) else []
         details = self.model.details
         corpus = None
         if "corpus" in details:
             corpus = build_section(CorpusConfig, details["corpus"], self.path)
-        return self.model.vocabulary, self.model.order, corpus, self.model.has_counts, notes
+        text = details.get("text", {})
+        if not isinstance(text, dict):
+            raise UserError(f"{self.path}: what it says about its text is damaged; give an intact file")
+        return self.model.vocabulary, self.model.order, corpus, self.model.has_counts, notes, text
 
     def log_probs(self, tokens: np.ndarray, start: int, stop: int) -> Floats:
         """Natural log probabilities of ``tokens[start:stop]``, on all ranks. Collective."""

@@ -23,8 +23,11 @@ def save_model(
     vocabulary: Vocabulary,
     config: Config,
     training: dict[str, Any] | None = None,
+    text: dict[str, str] | None = None,
 ) -> int:
     """Write a model, or with ``training`` a checkpoint. Collective; returns the file's bytes.
+
+    ``text`` is :meth:`nplm_mpi.corpus.prepared.Corpus.identity`.
 
     Raises
     ------
@@ -52,6 +55,7 @@ def save_model(
         config.to_dict(),
         state,
         keep_previous=training is not None,
+        text=text,
     )
 
 

@@ -105,6 +105,7 @@ def save(
     config: Mapping[str, Any],
     training: Mapping[str, Any] | None = None,
     keep_previous: bool = False,
+    text: Mapping[str, Any] | None = None,
 ) -> int:
     """Write a model or checkpoint so that ``path`` is always a complete file.  Collective.
 
@@ -126,6 +127,8 @@ def save(
         :meth:`nplm_mpi.config.run.Config.to_dict`.
     training : mapping, optional
         Values are Whole, Sliced, or anything that JSON knows (no NaN).
+    text : mapping, optional
+        What tells the text that it was trained on from others.
     keep_previous : bool
         Keep the file that stood at ``path`` beside it (``x.h5`` as ``x.prev.h5``).
 
@@ -149,6 +152,8 @@ def save(
         elif state is not None:
             state[name] = value
     attributes: dict[str, Any] = {"format": FORMAT, "version": VERSION, "config": config}
+    if text is not None:
+        attributes["text"] = text
     if state is not None:
         attributes["training/state"] = state
     counts = np.asarray(vocabulary_counts, dtype=np.int64)
@@ -269,6 +274,8 @@ class Model(Closing):
         The run that wrote it.
     vocabulary_words : list of str, V words
     counts : (V,) int64
+    text : dict
+        What :func:`save` was given as ``text``; empty in files of earlier versions.
     training : dict or None
         What :func:`save` was given as ``training``, without the arrays; None in
         files that are models only.
@@ -317,6 +324,10 @@ class Model(Closing):
                     f"the configuration means {dtype} {shape}"
                 )
         self.counts = self._file.read("vocabulary_counts")
+        text = attributes.get("text", {})
+        if not isinstance(text, dict) or not all(isinstance(value, str) for value in text.values()):
+            raise ValueError("attribute text is not a JSON object of strings")
+        self.text: dict[str, str] = text
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Rows [start, stop) of an array, all by default.

@@ -314,7 +314,14 @@ class Training:
         """Write a model into the run's folder; a failure is a warning. Collective."""
         start = time.perf_counter()
         try:
-            size = save_model(self.out / name, self.model, self.corpus.vocabulary, self.config, training)
+            size = save_model(
+                self.out / name,
+                self.model,
+                self.corpus.vocabulary,
+                self.config,
+                training,
+                self.corpus.identity(),
+            )
             self.unsaved.discard(name)
             seconds = time.perf_counter() - start
             self.cost.add(size, seconds)

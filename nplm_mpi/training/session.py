@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from nplm_mpi.config.run import Config
 from nplm_mpi.config.training import parse_grid
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
 from nplm_mpi.corpus.examples import Examples
+from nplm_mpi.corpus.sources import absolute
 from nplm_mpi.models.deep.building import model_bytes, new_deep_model
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.distribution import check_processors, new_model
@@ -128,6 +129,8 @@ def train(
     check_processors(comm)
     out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
     screen.say(f"reading {' '.join(config.corpus.corpus)}")
+    # In files by absolute paths, so that the text is found from any folder.
+    config = replace(config, corpus=comm.on_root(absolute, config.corpus))
     corpus = open_on_all(comm, config)
     with same_on_all_ranks():
         check_long_enough(corpus, config.model.order)
