@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.reports import measure_on_ranks
 from nplm_mpi.comm import Comm
-from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.training.balance import Balance
 

@@ -31,10 +31,11 @@ from nplm_mpi.comm import Comm, world
 from nplm_mpi.machine.fast_exp import tanh
 from nplm_mpi.machine.jit import options
 from nplm_mpi.machine.simd import use_full_registers
-from nplm_mpi.models.distribution import new_model
 from nplm_mpi.models.energy import kernels
 from nplm_mpi.models.energy.model import EnergyModel
 from nplm_mpi.models.energy.options import EnergyConfig
+from nplm_mpi.models.energy.parameters import EnergyParameters
+from nplm_mpi.models.partition import Partition
 
 # Brown's vocabulary, and the sizes of MLP5.
 V, ORDER, FEATURES, HIDDEN, BATCH, EXAMPLES = 17_907, 5, 30, 50, 32, 800_000
@@ -75,8 +76,7 @@ def hidden_units(per_word_v: bool) -> dict[str, float]:
     """Hidden units per second of one rank's forward and backward pass over half of the vocabulary."""
     comm = Comm()
     shape = EnergyConfig(per_word_v=per_word_v, order=ORDER, features=FEATURES, hidden=HIDDEN)
-    model = new_model(comm, shape, V // 2, "float32", BATCH)
-    assert isinstance(model, EnergyModel)
+    model = EnergyModel(comm, EnergyParameters(shape, V // 2, Partition(V // 2, 1), 0, "float32"), BATCH)
     model.parameters.initialize(1)
     contexts, words = examples(V // 2)
     model.update(contexts, words, 1e-6)
@@ -101,7 +101,8 @@ def examples(V: int) -> tuple[np.ndarray, np.ndarray]:
 def seconds_per_update(comm: Comm, per_word_v: bool) -> float:
     """Of 300 updates on all ranks the 30th fastest: others use the machine, too."""
     shape = EnergyConfig(per_word_v=per_word_v, order=ORDER, features=FEATURES, hidden=HIDDEN)
-    model = new_model(comm, shape, V, "float32", BATCH, 1e-4)
+    own = EnergyParameters(shape, V, Partition(V, comm.size), comm.rank, "float32")
+    model = EnergyModel(comm, own, BATCH, 1e-4)
     model.parameters.initialize(1)
     contexts, words = examples(V)
     times = []

@@ -26,7 +26,7 @@ from benchmarks.reports import argument_parser, report, start_ranks
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.machine.simd import example_columns
-from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.planning.costs import Layout, communication_seconds, memory_per_rank, messages
 from nplm_mpi.planning.measure import Profile, measure_network, seconds_per_update

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.reports import circumstances
 from nplm_mpi.comm import Comm, world
-from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.options import NetworkConfig
 

@@ -20,10 +20,12 @@ from threadpoolctl import threadpool_limits
 
 from nplm_mpi.comm import serial
 from nplm_mpi.config.corpus import CorpusConfig
+from nplm_mpi.config.run import Config
+from nplm_mpi.config.training import TrainingConfig
 from nplm_mpi.corpus import load
 from nplm_mpi.corpus.examples import Examples
-from nplm_mpi.models.distribution import new_model
 from nplm_mpi.models.energy.options import EnergyConfig
+from nplm_mpi.models.kinds import KINDS
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.outputs.proposal import Proposal
 from nplm_mpi.models.outputs.sampled import SampledUpdates
@@ -32,6 +34,7 @@ from nplm_mpi.training.loop import unigram_log_probs
 K, ORDER, FEATURES, HIDDEN, VALID = 32, 5, 30, 50, 5000
 WAYS = ("exact", "sampled", "sampled, as many examples")
 MLP5 = {"order": ORDER, "features": FEATURES, "hidden": HIDDEN}
+SETTINGS = TrainingConfig(batch=K, weight_decay=1e-4)
 SHAPES = {
     "network": (NetworkConfig(**MLP5), 0.02),
     "energy": (EnergyConfig(per_word_v=True, **MLP5), 0.03),
@@ -65,7 +68,7 @@ def main() -> None:
         shape, rate = SHAPES[name]
         equal = 0
         for way in WAYS:
-            model = new_model(serial(), shape, V, "float32", K, 1e-4)
+            model = KINDS[shape.model].new_model(serial(), Config(model=shape, training=SETTINGS), V)
             model.parameters.initialize(1, unigram_log_probs(vocabulary.counts))
             sampled = SampledUpdates(model, proposal, 1, arguments.samples, arguments.effective)
             update = model.update if way == "exact" else sampled.update

@@ -29,7 +29,7 @@ from benchmarks.reports import circumstances
 from nplm_mpi.comm import serial
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.machine.simd import whole_vectors
-from nplm_mpi.models.network import kernels
+from nplm_mpi.models.network import kernels, kind
 from nplm_mpi.models.network.model import Model, Workspace
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.parameters import Parameters
@@ -37,7 +37,7 @@ from nplm_mpi.models.outputs import kernels as output_kernels
 from nplm_mpi.models.outputs.softmax import Workspace as OutputWorkspace
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.scoring.language_model import LanguageModel
-from nplm_mpi.scoring.scorers import NetworkScorer
+from nplm_mpi.scoring.scorers import ModelScorer
 
 WORDS = 100_000
 K = 512
@@ -90,7 +90,7 @@ def measure(V: int, n: int, m: int, h: int, direct: bool, length: int = WORDS) -
         output_kernels.log_likelihood(sums, o.Q, o.log_p)
 
     speed_forward = len(words) / best(forward)
-    language = LanguageModel("benchmark", NetworkScorer(model, vocabulary, serial()))
+    language = LanguageModel("benchmark", ModelScorer(kind, model.parameters, vocabulary, serial()))
     text = [" ".join(vocabulary.words[i] for i in ids[k : k + 25]) for k in range(0, length, 25)]
     scoring = length / best(lambda: language.score_text(text))
     different = np.arange(length // 10)

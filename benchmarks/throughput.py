@@ -33,7 +33,7 @@ from benchmarks.nplm_toolkit import Toolkit
 from benchmarks.reports import circumstances, launcher, write_report
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
 
 V, ORDER = 17_907, 5

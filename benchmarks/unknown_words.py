@@ -29,13 +29,14 @@ from threadpoolctl import threadpool_limits
 
 import nplm_mpi
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.comm import serial
 from nplm_mpi.corpus import load
 from nplm_mpi.corpus.brown import find_brown, read_brown
 from nplm_mpi.models.energy import kernels
 from nplm_mpi.models.energy.model import CHUNK, EnergyModel
-from nplm_mpi.models.energy.scorer import EnergyScorer
+from nplm_mpi.models.energy.parameters import EnergyParameters
 from nplm_mpi.models.outputs.rows import NEVER
-from nplm_mpi.storage.model_file import checkpoint
+from nplm_mpi.storage import saving as checkpoint
 
 REMOVED = 300
 WAYS = ("<unk>", "first context", "all contexts so far", "first, of rare words")
@@ -172,7 +173,7 @@ def run(path: str, tokens: int) -> dict[str, dict[str, dict[str, float]]]:
     rare = (vocabulary.counts <= RARE) | (np.arange(V) == unk)
     for name in ("unknown", "removed"):
         language = nplm_mpi.load(path)
-        if not isinstance(language.scorer, EnergyScorer):
+        if not isinstance(language.scorer.parameters, EnergyParameters):
             raise UserError(f"{path}: not an energy model")
         numbered, never, learned = ids.copy(), np.zeros(0, np.int64), None
         if name == "unknown":
@@ -187,7 +188,7 @@ def run(path: str, tokens: int) -> dict[str, dict[str, dict[str, float]]]:
             place = {int(word): V + i for i, word in enumerate(never)}
             numbered[start:] = [place.get(int(i), int(i)) for i in ids[start:]]
             learned = never
-        experiment = Experiment(language.scorer.model, never)
+        experiment = Experiment(EnergyModel(serial(), language.scorer.parameters), never)
         results[name] = compare(experiment, numbered, start, language.order, unk, learned, rare)
     return results
 

@@ -22,6 +22,8 @@ python -m nplm_mpi.export run/best.h5 --format torch --out model.pt
 # One matrix of vectors, or the whole model.
 VECTORS = ("word2vec", "word2vec-binary", "projector")
 MODELS = ("npz", "safetensors", "torch", "onnx")
+# Formats that are more than arrays: a kind of model says which of them know its layers.
+LAYERED = ("torch", "onnx")
 
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
@@ -71,21 +73,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def export(arguments: argparse.Namespace) -> dict[str, Any]:
     """Write the file; returns what it holds."""
     from nplm_mpi.scoring.language_model import load
-    from nplm_mpi.scoring.scorers import DeepScorer, NetworkScorer
+    from nplm_mpi.scoring.scorers import ModelScorer
     from nplm_mpi.storage import exporting
 
     model = load(arguments.model)
     vectors = model.word_vectors(arguments.vectors)
-    assert isinstance(model.scorer, NetworkScorer)  # word_vectors refuses others
-    if arguments.format in ("torch", "onnx") and isinstance(model.scorer, DeepScorer):
+    assert isinstance(model.scorer, ModelScorer)  # word_vectors refuses others
+    kind = model.scorer.kind
+    if arguments.format in LAYERED and arguments.format not in kind.formats:
+        known = " or ".join(("npz", "safetensors", *kind.formats))
         raise UserError(
-            f"{arguments.model}: --format {arguments.format} knows the paper's networks only; choose npz"
+            f"{arguments.model}: --format {arguments.format} has no layers for {kind.title}; choose {known}"
         )
     arrays = exporting.whole_arrays(model.scorer.parameters)
-    if arguments.format == "onnx" and "v" in arrays:
-        raise UserError(
-            f"{arguments.model}: an energy model has no ONNX graph here; choose safetensors or npz"
-        )
     vocabulary, path = model.vocabulary, Path(arguments.out)
     words, matrix = vocabulary.words, vectors.matrix
     write: dict[str, Callable[[], None]] = {

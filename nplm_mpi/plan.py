@@ -27,6 +27,7 @@ from nplm_mpi.config.options import require
 from nplm_mpi.config.presets import preset
 from nplm_mpi.config.run import Config
 from nplm_mpi.config.training import TrainingConfig
+from nplm_mpi.models.kinds import KINDS
 from nplm_mpi.planning.networks import NETWORKS, Measured
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ mpirun -n 2 python -m nplm_mpi.plan --preset mlp9 --corpus brown --ranks 1,2    
 
 DEFAULT_PRESET = "ap"
 RANKS = "1,2,4,8,16,32,40"
+# Settings that change what an update costs.
+PLANNED = ("batch", "dtype", "collectives", "optimizer", "clip", "average")
 # The paper's AP News corpus (section 4).
 AP_WORDS, AP_EXAMPLES = 17_964, 13_994_528
 
@@ -64,8 +67,6 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         arguments = make_parser().parse_args(argv)
         refuse_idle(arguments, IDLE)
         config = build_config(arguments, DEFAULT_PRESET)
-        model = config.model.model
-        require(model != "deep", f"--model {model}: plan knows the costs of the paper's models only")
         ranks = positive_numbers("--ranks", arguments.ranks)
         batches = positive_numbers("--batches", arguments.batches or str(config.training.batch))
         network_name = arguments.network or ("measured" if comm.size > 1 else "shared-memory")
@@ -77,10 +78,8 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     network = measure_network(comm) if network_name == "measured" else NETWORKS[network_name]
     on_one = comm.shared_sums() is not None if network_name == "measured" else network_name == "shared-memory"
     between = network if isinstance(network, Measured) and not on_one else None
-    profile = Profile(comm, config.model, config.training.dtype, on_one, between)
-    schedules = ("one", "two") if config.training.collectives == "auto" else (config.training.collectives,)
-    if model == "energy":
-        schedules = ("three",)
+    profile = Profile(comm, config.model, config.training.dtype, on_one, between, config.training)
+    schedules = KINDS[config.model.model].schedules(config.training.collectives)
     candidates = every_layout(profile, network, config.training.dtype, V, examples, ranks, batches, schedules)
     table = best_layouts(candidates)
     if comm.is_root:
@@ -118,7 +117,7 @@ def make_parser() -> Parser:
     add_preset_options(parser, DEFAULT_PRESET)
     plain = preset(DEFAULT_PRESET)
     add_model_options(parser, plain)
-    add_options(parser, TrainingConfig, ("batch", "dtype", "collectives"), plain)
+    add_options(parser, TrainingConfig, PLANNED, plain)
     add_options(parser, CorpusConfig, plain=plain | {"corpus": ()})
     return parser
 

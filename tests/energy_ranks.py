@@ -6,9 +6,10 @@ import numpy as np
 
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.models.distribution import new_model
 from nplm_mpi.models.energy.model import EnergyModel
 from nplm_mpi.models.energy.options import EnergyConfig
+from nplm_mpi.models.energy.parameters import EnergyParameters
+from nplm_mpi.models.partition import Partition
 from tests.energy_oracle import EnergyNetwork
 from tests.oracle import learning_rate
 
@@ -71,9 +72,8 @@ class Trained:
 def build(comm: Comm, setting: Setting) -> EnergyModel:
     """A model on the ranks of ``comm`` that holds the setting's initial parameters."""
     shape = EnergyConfig(per_word_v=setting.per_word_v, order=setting.n, features=setting.m, hidden=setting.h)
-    model = new_model(comm, shape, setting.V, setting.dtype, setting.K, setting.decay)
-    assert isinstance(model, EnergyModel)
-    p, whole = model.parameters, setting.start().parameters
+    p = EnergyParameters(shape, setting.V, Partition(setting.V, comm.size), comm.rank, setting.dtype)
+    model, whole = EnergyModel(comm, p, setting.K, setting.decay), setting.start().parameters
     for name, tensor in p.tensors().items():
         tensor.array[:] = whole[name][p.start : p.stop] if tensor.own_rows else whole[name]
     return model

@@ -11,7 +11,7 @@ import numpy as np
 
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.options import NetworkConfig
 from tests.oracle import Network, learning_rate

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nplm_mpi.comm import serial
 from nplm_mpi.machine.aligned import aligned_rows, aligned_zeros
 from nplm_mpi.machine.simd import LINE
-from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
 
 

@@ -14,7 +14,7 @@ import pytest
 from nplm_mpi import comm as communication
 from nplm_mpi.base import launcher
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.rapid import EXAMPLES_TOGETHER
 from tests.mpi import LAUNCHERS, ROOT, default_launcher, mpi_command, mpi_run

@@ -10,15 +10,16 @@ import pytest
 import nplm_mpi
 from benchmarks.ablation import VARIANTS, filled_in, table
 from nplm_mpi import comm as communication
-from nplm_mpi import evaluate, export, neighbors, plan, sample
+from nplm_mpi import evaluate, export, neighbors, sample
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.commandline.arguments import Parser, add_config_options, build_config
 from nplm_mpi.config.presets import preset
 from nplm_mpi.corpus import load as load_corpus
 from nplm_mpi.corpus.examples import Examples
-from nplm_mpi.models.deep.building import model_bytes, new_deep_model
+from nplm_mpi.models.deep import kind as deep
 from nplm_mpi.models.kinds import configure
+from nplm_mpi.models.layout import Layout
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.training import session
 from nplm_mpi.training.rates import learning_rate
@@ -174,11 +175,9 @@ def test_what_a_deep_network_cannot_do_is_refused_in_a_line(option):
         configure(model="deep", **option)
 
 
-def test_plan_and_a_network_without_hidden_units_are_refused():
+def test_a_network_without_hidden_units_is_refused():
     with pytest.raises(UserError, match="--model deep does not go with --hidden 0"):
         configure(model="deep", hidden=0)
-    with pytest.raises(UserError, match="--model deep: plan knows"):
-        plan.main(serial(), ["--preset", "small", "--model", "deep"])
 
 
 def test_output_biases_begin_with_the_log_unigram_probabilities_or_zero(tmp_path):
@@ -268,8 +267,8 @@ def test_the_memory_that_is_announced_is_what_a_model_holds(options):
     shape = {"order": 9, "features": 24, "hidden": 40, "batch": 32}
     config = configure(model="deep", **(shape | options))
     V = 3000
-    model = new_deep_model(serial(), config, V, training=True)
+    model = deep.new_model(serial(), config, V)
     model.parameters.initialize(1)
     model.update(np.zeros((32, 8), np.int32), np.zeros(32, np.int32), 0.01)
-    announced = model_bytes(config, V, 1)
+    announced = deep.memory(config.model, config.training, V, 32, Layout(1, 1))
     assert announced == pytest.approx(bytes_held(model, {}), rel=0.05)

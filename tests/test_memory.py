@@ -7,8 +7,10 @@ import psutil
 import pytest
 
 from nplm_mpi.comm import serial
-from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.energy.model import EnergyModel
 from nplm_mpi.models.energy.options import EnergyConfig
+from nplm_mpi.models.energy.parameters import EnergyParameters
+from nplm_mpi.models.partition import Partition
 from nplm_mpi.planning.costs import PROCESS_BYTES, Layout, memory_per_rank
 from tests.commands import command_here
 from tests.faults import OPTIONS
@@ -41,7 +43,7 @@ def test_train_warns_before_it_begins_when_memory_will_not_suffice(kind, free, t
 def test_the_memory_that_is_announced_is_what_an_energy_model_holds(per_word_v, K, dtype):
     shape = EnergyConfig(per_word_v=per_word_v, order=4, features=24, hidden=40)
     V = 3000
-    model = new_model(serial(), shape, V, dtype, K)
+    model = EnergyModel(serial(), EnergyParameters(shape, V, Partition(V, 1), 0, dtype), K)
     model.parameters.initialize(1)
     model.update(np.zeros((K, 3), np.int32), np.zeros(K, np.int32), 0.01)
     for examples in (64 + 40, 64 + 24):  # as of a validation and a test part

@@ -11,11 +11,11 @@ from nplm_mpi import ngram, score, train
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.models.distribution import new_model
+from nplm_mpi.models.energy import kind as energy
 from nplm_mpi.models.energy.options import EnergyConfig
-from nplm_mpi.models.energy.scorer import EnergyScorer
 from nplm_mpi.scoring.adapting import AdaptingModel
 from nplm_mpi.scoring.language_model import LanguageModel
+from nplm_mpi.scoring.scorers import ModelScorer
 from nplm_mpi.scoring.unknown import rarest_words
 from tests.mpi import mpi_command, tail
 
@@ -24,10 +24,9 @@ TEXT = "the cat sees the dog\na dog eats the cat\n" * 30 + "the bird sings\n"
 
 def by_hand() -> LanguageModel:
     """Two words, features 0 and 1, v = -1, no biases: E = -tanh(C(i) + C(w)), w the word before."""
-    model = new_model(serial(), EnergyConfig(order=2, features=1, hidden=1), 2, "float64")
-    p = model.parameters
+    p = energy.new_parameters(EnergyConfig(order=2, features=1, hidden=1), 2, "float64")
     p.C[:, 0], p.H[:], p.shared_v[:] = [0, 1], 1, -1
-    return LanguageModel("by hand", EnergyScorer(model, Vocabulary(["a", "b"], [3, 5]), serial()))
+    return LanguageModel("by hand", ModelScorer(energy, p, Vocabulary(["a", "b"], [3, 5]), serial()))
 
 
 def test_a_new_word_by_hand():
@@ -135,7 +134,7 @@ def test_the_command_adapts_on_any_number_of_ranks(trained, tmp_path, capsys):
     alone = json.loads(capsys.readouterr().out)
     score.main(serial(), [str(trained), str(text), "--json"])
     assert json.loads(capsys.readouterr().out)["perplexity"] != alone["perplexity"]
-    if isinstance(nplm_mpi.load(trained).scorer, EnergyScorer):
+    if nplm_mpi.load(trained).scorer.kind is energy:
         finished = mpi_command(2, ["-m", "nplm_mpi.score", *arguments])
         assert finished.returncode == 0, tail(finished)
         assert json.loads(finished.stdout) == alone

@@ -1,24 +1,20 @@
 """Measure what a rank's part of an update takes on this machine, and what an Allreduce does."""
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from nplm_mpi.comm import Comm, serial
-from nplm_mpi.machine.shared_sums import SharedSums
+from nplm_mpi.comm import Comm
+from nplm_mpi.config.models import ModelConfig
+from nplm_mpi.config.training import TrainingConfig
 from nplm_mpi.machine.simd import whole_vectors
-from nplm_mpi.models.energy.model import EnergyModel
-from nplm_mpi.models.energy.parameters import EnergyParameters
 from nplm_mpi.models.interface import AnyModel
-from nplm_mpi.models.network.grid import Grid, GridModel
-from nplm_mpi.models.network.model import Model
-from nplm_mpi.models.network.parameters import Parameters
-from nplm_mpi.models.network.rapid import Rapid
+from nplm_mpi.models.kinds import KINDS
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.planning.costs import Layout, messages
 from nplm_mpi.planning.networks import Measured
@@ -73,22 +69,24 @@ class Profile:
         Between the ranks of ``comm``, if these are on several machines: then each update is measured with an
         Allreduce after it, whose own time is taken off.  What the network's code
         pushes out of the caches makes a small update some 80 microseconds longer.
+    settings : TrainingConfig
+        What else an update costs, an optimizer for example.
     """
 
     comm: Comm
-    shape: Any
+    shape: ModelConfig
     dtype: str
     shared_memory: bool = True
     network: Measured | None = None
+    settings: TrainingConfig = field(default_factory=TrainingConfig)
     _known: dict[tuple[int, int, bool, bool, bool], float] = field(default_factory=dict)
 
     def update_seconds(self, V: int, K: int, layout: Layout, collectives: str = "one") -> float:
         """Of a rank with the largest slice of V words, for K examples of all rows together. Collective."""
         rows, k = Partition(V, layout.columns).count(0), -(-K // layout.rows)
         grid = layout.rows > 1
-        energy, itemsize = self.shape.model == "energy", np.dtype(self.dtype).itemsize
-        columns = self.shape.features + 4 * self.shape.hidden if energy else self.shape.columns
-        row_bytes = (whole_vectors(columns, 4) * (2 if grid else 1) + k) * itemsize
+        kind, itemsize = KINDS[self.shape.model], np.dtype(self.dtype).itemsize
+        row_bytes = (whole_vectors(kind.numbers_per_word(self.shape), 4) * (2 if grid else 1) + k) * itemsize
         measured = max(1, min(rows, int(LARGEST_SLICE / row_bytes)))
         rapid = not grid and collectives == "one" and (self.shared_memory or layout.columns == 1)
         # The paper's maximum takes a pass of its own over O.
@@ -98,28 +96,16 @@ class Profile:
         return self._known[key] * max(1.0, rows / measured)
 
     def _measure(self, rows: int, K: int, grid: bool, collectives: str, rapid: bool) -> float:
-        model = self._new_model(rows, K, grid, collectives, rapid)
+        settings = dataclasses.replace(self.settings, dtype=self.dtype)
+        kind = KINDS[self.shape.model]
+        model = kind.new_measured(self.shape, settings, rows, K, grid, collectives, rapid)
         if grid or rapid or self.network is None:
             return seconds_per_update(self.comm, model)
         itemsize = np.dtype(self.dtype).itemsize
-        size = messages(self.shape, rows, K, itemsize, collectives, Layout(1, 2)).row[-1]
+        size = messages(self.shape, rows, K, itemsize, collectives, Layout(1, 2), 0, self.settings).row[-1]
         payload = np.zeros(size // itemsize, self.dtype)
         both = seconds_per_update(self.comm, model, then=partial(self.comm.allreduce_sum, payload))
         return max(both - self.network.allreduce(self.comm.size, size), 1e-6)
-
-    def _new_model(self, rows: int, K: int, grid: bool, collectives: str, rapid: bool) -> AnyModel:
-        alone, dealt = serial(), Partition(rows, 1)
-        if self.shape.model == "energy":
-            own = EnergyParameters(self.shape, rows, dealt, 0, self.dtype)
-            own.initialize(seed=1)
-            return EnergyModel(alone, own, K, 1e-6)
-        p = Parameters(self.shape, rows, dealt, 0, self.dtype)
-        p.initialize(seed=1)
-        if grid:
-            return GridModel(Grid(alone, 1, 1), p, K, 1e-6, collectives)
-        if rapid:
-            return Model(alone, p, K, 1e-6, rapid=Rapid(SharedSums.of_one(), rows, p.columns, K))
-        return Model(alone, p, K, 1e-6, collectives)
 
 
 def seconds_per_update(

@@ -17,7 +17,7 @@ class Prediction:
     layout : str
         Rows x columns, as ``--grid`` takes it.
     collectives : str
-        "three" are the energy model's.
+        One of the kind's schedules.
     words_per_second : float
     seconds_per_epoch : float
         Of training, without evaluation.
@@ -53,7 +53,7 @@ def predict(
 ) -> Prediction:
     """Words per second and the rest of one layout. Collective: it may measure."""
     shape, itemsize = profile.shape, 4 if dtype == "float32" else 8
-    sent = messages(shape, V, K, itemsize, collectives, layout)
+    sent = messages(shape, V, K, itemsize, collectives, layout, 0, profile.settings)
     computing = profile.update_seconds(V, K, layout, collectives)
     talking = communication_seconds(network, layout, sent)
     speed = K / (computing + talking)
@@ -65,7 +65,7 @@ def predict(
         words_per_second=speed,
         seconds_per_epoch=examples / speed,
         communication=talking / (computing + talking),
-        bytes_per_rank=memory_per_rank(shape, V, K, itemsize, layout),
+        bytes_per_rank=memory_per_rank(shape, V, K, itemsize, layout, profile.settings),
         bytes_per_update=sent.bytes,
         calls_per_update=len(sent.row) + len(sent.column) + len(sent.row_gathered),
     )

@@ -37,7 +37,7 @@ from nplm_mpi.ngram import (
 from nplm_mpi.ngram.storage import load, save
 from nplm_mpi.reproduce.rows import OURS, SETTINGS, Row
 from nplm_mpi.scoring.mixture import Mixture, fixed, learn
-from nplm_mpi.scoring.predictors import Network, chunks
+from nplm_mpi.scoring.predictors import Model, chunks
 
 CHECKPOINTS = "3m"  # what an interruption costs at most
 
@@ -161,7 +161,7 @@ class Work:
         # Standard output is the table's.
         with contextlib.redirect_stdout(sys.stderr):
             train.main(self.comm, ["--config", str(self.out / "runs" / f"{row.name}.yaml")])
-        network = Network(run / "best.h5", self.comm)
+        network = Model(run / "best.h5", self.comm)
         scores = {}
         for part, (start, stop) in self.corpus.parts.items():
             if part == "train" and self.corpus.text == "stream":

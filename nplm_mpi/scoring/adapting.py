@@ -9,7 +9,7 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import tokenise
 from nplm_mpi.scoring.language_model import LN10, LanguageModel
 from nplm_mpi.scoring.line_scores import LineScore
-from nplm_mpi.scoring.scorers import NetworkScorer
+from nplm_mpi.scoring.scorers import ModelScorer
 
 
 class AdaptingModel:
@@ -36,7 +36,7 @@ class AdaptingModel:
     """
 
     def __init__(self, model: LanguageModel, among: str = "all") -> None:
-        if not isinstance(model.scorer, NetworkScorer):
+        if not isinstance(model.scorer, ModelScorer):
             raise UserError(f"--adapt-unknown: {model.path} is an n-gram model; give a network")
         self.model, self.scorer, self.among = model, model.scorer, among
         self.added: list[str] = []

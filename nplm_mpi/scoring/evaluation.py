@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nplm_mpi.corpus.examples import Examples
-from nplm_mpi.models.interface import AnyModel
+from nplm_mpi.models.interface import Evaluator
 
 # Examples whose contexts are looked up together.
 CHUNK = 1 << 14
@@ -52,7 +52,7 @@ def _perplexity(tokens: int, log_likelihood: float) -> float:
     return math.exp(average) if average < 709 else math.inf
 
 
-def token_log_probs(model: AnyModel, examples: Examples) -> np.ndarray:
+def token_log_probs(model: Evaluator, examples: Examples) -> np.ndarray:
     """log P of each token of ``examples``, natural logarithms, (N,) float64, the same on all ranks.
 
     Collective: all ranks pass the same examples; see :meth:`Model.log_prob`.
@@ -66,7 +66,7 @@ def token_log_probs(model: AnyModel, examples: Examples) -> np.ndarray:
 
 
 def evaluate(
-    model: AnyModel, examples: Examples, between: Callable[[], None] = lambda: None, unk: int | None = None
+    model: Evaluator, examples: Examples, between: Callable[[], None] = lambda: None, unk: int | None = None
 ) -> Evaluation:
     """The perplexity of ``model`` on ``examples``. Collective, as :func:`token_log_probs`.
 

@@ -17,16 +17,13 @@ from nplm_mpi import ngram
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.corpus import BOS, EOS, UNK, Encoder, tokenise
-from nplm_mpi.models.deep.model import DeepModel
-from nplm_mpi.models.energy.model import EnergyModel
-from nplm_mpi.models.energy.scorer import EnergyScorer
 from nplm_mpi.scoring.line_scores import LineScore, TextScore
-from nplm_mpi.scoring.scorers import DeepScorer, NetworkScorer, NgramScorer, Scorer
+from nplm_mpi.scoring.scorers import ModelScorer, NgramScorer, Scorer
 from nplm_mpi.scoring.states import StateInterface
 from nplm_mpi.scoring.unknown import among_rare_words, grown, rarest_words
 from nplm_mpi.scoring.vectors import Vectors
 from nplm_mpi.storage import saving as checkpoint
-from nplm_mpi.storage.model_file import load_model
+from nplm_mpi.storage.model_file import open_whole
 
 LN10 = math.log(10.0)
 # Tokens that are scored together: enough that equal contexts meet, little memory.
@@ -117,12 +114,10 @@ class LanguageModel(StateInterface):
 
     def add_word_at(self, word: str, contexts: np.ndarray, among: str = "all") -> int:
         """:meth:`add_word` with contexts as ids, (K, n-1), the nearest word first."""
-        if not isinstance(self.scorer, NetworkScorer):
+        if not isinstance(self.scorer, ModelScorer):
             raise UserError(f"{self.path}: an n-gram model has no features to give to a word; name a network")
-        if isinstance(self.scorer, DeepScorer):
-            raise UserError(
-                f"{self.path}: a deep network's vocabulary cannot grow; name a network or energy model"
-            )
+        if not self.scorer.kind.grows:
+            raise UserError(f"{self.path}: the vocabulary of {self.scorer.kind.title} cannot grow")
         form = self._encoder.form(word)
         if tokenise(word) != [word] or self.encode(word)[1] or form is None:
             raise UserError(f"{word!r}: give one word that the vocabulary does not hold")
@@ -131,7 +126,9 @@ class LanguageModel(StateInterface):
         p = np.mean([self.scorer.distribution(context) for context in contexts], axis=0)
         if among == "rare":
             p = among_rare_words(p, self.vocabulary)
-        self.scorer.replace_model(grown(self.scorer.model, p, rarest_words(self.vocabulary)))
+        self.scorer.replace_parameters(
+            grown(self.scorer.kind, self.scorer.parameters, p, rarest_words(self.vocabulary))
+        )
         self.__dict__.pop("vectors", None)
         number = self.vocabulary.add(form)
         self._encoder.forget()
@@ -322,15 +319,14 @@ class LanguageModel(StateInterface):
         UserError
             If the model is an n-gram model; for the outputs of an energy model, which has none.
         """
-        if not isinstance(self.scorer, NetworkScorer):
+        if not isinstance(self.scorer, ModelScorer):
             raise UserError(f"{self.path}: an n-gram model has no word vectors; name a network's file")
-        p = self.scorer.parameters
-        if which == "outputs" and p.shape.model == "energy":
+        found = self.scorer.kind.vectors(self.scorer.parameters)
+        if which not in found:
             raise UserError(
-                f"{self.path}: an energy model predicts words by their features, too; give features"
+                f"{self.path}: {self.scorer.kind.title} has no {which}; give {' or '.join(found)}"
             )
-        stored = p.C if which == "features" else p.O[:, 1 : p.shape.columns]
-        return Vectors(self.vocabulary, p.dtype.type(p.scale) * stored)
+        return Vectors(self.vocabulary, found[which])
 
     def vector(self, word: str) -> np.ndarray:
         """The m features of a word, (m,).
@@ -435,12 +431,8 @@ def open_model(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
         found = comm.on_root(ngram.load, path)
         notes = found.details.get("notes", []) if comm.on_root(ngram.is_arpa_file, path) else []
         return LanguageModel(path, NgramScorer(found), notes=notes)
-    comm.on_root(lambda: checkpoint.open_model(path, verify=True).close())
-    model, vocabulary, file = load_model(path, serial(), verify=False)
-    with file:
-        treatment = file.config.corpus.treatment
-    if isinstance(model, EnergyModel):
-        return LanguageModel(path, EnergyScorer(model, vocabulary, comm), treatment)
-    if isinstance(model, DeepModel):
-        return LanguageModel(path, DeepScorer(model, vocabulary, comm), treatment)
-    return LanguageModel(path, NetworkScorer(model, vocabulary, comm), treatment)
+    if comm.size > 1:  # what is damaged is so for all ranks alike
+        comm.on_root(lambda: checkpoint.open_model(path, verify=True).close())
+    opened = open_whole(path)
+    scorer = ModelScorer(opened.kind, opened.parameters, opened.vocabulary, comm)
+    return LanguageModel(path, scorer, opened.config.corpus.treatment)

@@ -17,7 +17,7 @@ from nplm_mpi.corpus.examples import Examples
 from nplm_mpi.ngram import frequency_bins, is_arpa_file, is_ngram_file, load, score_range
 from nplm_mpi.scoring.evaluation import token_log_probs
 from nplm_mpi.scoring.mixture import Mixture, fixed, learn, renumbering
-from nplm_mpi.storage.model_file import load_model
+from nplm_mpi.storage.model_file import open_dealt
 from nplm_mpi.storage.saving import model_file
 
 CHUNK = 1 << 20  # tokens whose probabilities are held at a time
@@ -25,16 +25,15 @@ CHUNK = 1 << 20  # tokens whose probabilities are held at a time
 Floats = NDArray[np.float64]
 
 
-class Network:
-    """A trained network in a file, its rows dealt to the ranks. Constructed collectively."""
+class Model:
+    """A trained model in a file, its rows dealt to the ranks. Constructed collectively."""
 
     def __init__(self, path: str | Path, comm: Comm) -> None:
         self.path, self.has_counts, self.knows_unknown = str(path), False, False
-        self.model, self.vocabulary, file = load_model(path, comm)
-        with file:
-            self.corpus: CorpusConfig | None = file.config.corpus
-            self.text: dict[str, str] = file.text
-        self.order: int = self.model.parameters.shape.order
+        opened, self.model = open_dealt(path, comm)
+        self.vocabulary, self.order = opened.vocabulary, opened.config.model.order
+        self.corpus: CorpusConfig | None = opened.config.corpus
+        self.text: dict[str, str] = opened.text
         # Training begins where a context is complete (section 4).
         self.skipped = self.order - 1 if self.vocabulary.bos is None else 0
         self.notes: list[str] = []
@@ -84,7 +83,7 @@ class Ngram:
         return self.comm.on_root(find)
 
 
-Predictor = Network | Ngram
+Predictor = Model | Ngram
 
 
 def open_predictor(path: str | Path, comm: Comm) -> Predictor:
@@ -96,7 +95,7 @@ def open_predictor(path: str | Path, comm: Comm) -> Predictor:
         If there is none, or it is damaged; the same on all ranks.
     """
     path = model_file(path)
-    return Ngram(path, comm) if comm.on_root(is_ngram_file, path) else Network(path, comm)
+    return Ngram(path, comm) if comm.on_root(is_ngram_file, path) else Model(path, comm)
 
 
 @dataclasses.dataclass(frozen=True)

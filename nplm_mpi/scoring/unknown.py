@@ -16,12 +16,12 @@ word is not one of these: a sum over the rare words only (``among="rare"``) pred
 follows better, see ``benchmarks/unknown_words.py``.
 """
 
+from typing import Any
+
 import numpy as np
 
-from nplm_mpi.comm import serial
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.models.distribution import new_model
-from nplm_mpi.models.interface import AnyModel
+from nplm_mpi.models.interface import Kind
 
 # A word that the training text holds at most so often is a rare one.
 RARE = 20
@@ -48,22 +48,22 @@ def rarest_words(vocabulary: Vocabulary) -> np.ndarray:
     return ids if len(seen) == 0 else ids[counts == seen.min()]
 
 
-def grown(model: AnyModel, p: np.ndarray, rare: np.ndarray) -> AnyModel:
-    """The model with one word more, which is the mean of all words under ``p``.
+def grown(kind: Kind, old: Any, p: np.ndarray, rare: np.ndarray) -> Any:
+    """The parameters of a model with one word more, which is the mean of all words under ``p``.
 
     Parameters
     ----------
-    model : AnyModel
-        On one rank.
+    kind : Kind
+    old : AnyParameters
+        All of them.
     p : (V,) array
         Sums to 1.
     rare : array of int
         The words whose mean bias it gets.
     """
-    old = model.parameters
-    result = new_model(serial(), old.shape, old.V + 1, old.dtype.name)
-    result.parameters.scale = old.scale
-    after = result.parameters.tensors()
+    result = kind.new_parameters(old.shape, old.V + 1, old.dtype.name)
+    result.scale = old.scale
+    after = result.tensors()
     for name, tensor in old.tensors().items():
         target = after[name].array
         if not (tensor.own_rows or name == "C"):

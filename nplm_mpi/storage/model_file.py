@@ -1,5 +1,6 @@
-"""From a model on several ranks to one file and back."""
+"""From a model on several ranks to one file and back, whatever its kind."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,8 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.run import Config
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.models.deep.building import new_deep_model
-from nplm_mpi.models.deep.options import DeepConfig
-from nplm_mpi.models.distribution import new_model
-from nplm_mpi.models.interface import AnyModel, AnyParameters, Tensor
+from nplm_mpi.models.interface import AnyModel, AnyParameters, Evaluator, Kind, Tensor
+from nplm_mpi.models.kinds import KINDS
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.saving import Sliced, Whole
 
@@ -81,64 +80,70 @@ def arrays_of(model: AnyModel, p: AnyParameters, c: Any) -> dict[str, Whole | Sl
     return {name: part(tensor) for name, tensor in p.tensors().items()}
 
 
-def load_model(
-    path: Path | str,
-    comm: Comm,
-    batch: int = 1,
-    decay: float = 0.0,
-    collectives: str = "one",
-    verify: bool = True,
-    grid: str = "",
-    reproducible: bool = False,
-    parallel: str = "vocabulary",
-    threads: int = 1,
-    balance: bool = False,
-    training: bool = False,
-) -> tuple[AnyModel, Vocabulary, checkpoint.Model]:
-    """The model in a file, its rows dealt to the ranks of ``comm``. Collective.
+@dataclass(frozen=True)
+class Opened:
+    """A trained model that was read from a file.
 
-    Returns
-    -------
-    model : AnyModel
+    Attributes
+    ----------
+    kind : Kind
+    parameters : AnyParameters
+        A rank's share, or all of them.
     vocabulary : Vocabulary
-    file : checkpoint.Model
-        Open; its ``training`` and ``config`` tell the rest.
+    config : Config
+        Of the run that wrote it.
+    text : dict of str to str
+        As :attr:`nplm_mpi.storage.saving.ModelFile.text`.
+    """
+
+    kind: Kind
+    parameters: Any
+    vocabulary: Vocabulary
+    config: Config
+    text: dict[str, str]
+
+
+def open_whole(path: Path | str) -> Opened:
+    """All of the model in a file, which is read, and verified, once. Not collective.
+
+    Raises
+    ------
+    UserError
+        If the file is missing, damaged or not a model.
+    """
+    with checkpoint.open_model(path) as file:
+        opened = _empty(file)
+        p = opened.parameters
+        p.scale, source = _scale(file)
+        file.verify(into={_name(name, t, source): t.array for name, t in p.tensors().items() if t.array.size})
+    return opened
+
+
+def open_dealt(path: Path | str, comm: Comm) -> tuple[Opened, Evaluator]:
+    """The model in a file, its rows dealt to the ranks, to be asked for probabilities. Collective.
 
     Raises
     ------
     UserError
         If the file is missing, damaged or not a model; the same on all ranks.
     """
-    comm.on_root(lambda: checkpoint.open_model(path, verify=verify).close())
-    file = checkpoint.open_model(path)
-    shape, V = file.config.model, len(file.vocabulary_words)
-    dtype = file.config.training.dtype
-    if isinstance(shape, DeepConfig):
-        model: AnyModel = new_deep_model(comm, file.config, V, training=training)
-    else:
-        model = new_model(
-            comm,
-            shape,
-            V,
-            dtype,
-            batch,
-            decay,
-            collectives,
-            grid,
-            reproducible,
-            parallel,
-            threads,
-            balance,
-            file.config.training.softmax,
-            file.config.training.optimizer if training else "sgd",
-            file.config.training.beta1,
-            file.config.training.beta2,
-        )
-    read_into(model, file)
-    return model, vocabulary_of(file), file
+    comm.on_root(lambda: checkpoint.open_model(path, verify=True).close())
+    with checkpoint.open_model(path) as file:
+        opened = _empty(file, comm.rank, comm.size)
+        opened.parameters.scale, source = _scale(file)
+        read_parameters(opened.parameters, file, source)
+    return opened, opened.kind.new_evaluator(comm, opened.parameters)
 
 
-def vocabulary_of(file: checkpoint.Model) -> Vocabulary:
+def _empty(file: checkpoint.ModelFile, rank: int = 0, ranks: int = 1) -> Opened:
+    """What is to be filled from an open file."""
+    shape = file.config.model
+    kind, vocabulary = KINDS[shape.model], vocabulary_of(file)
+    p = kind.new_parameters(shape, len(vocabulary), file.config.training.dtype, rank, ranks)
+    return Opened(kind, p, vocabulary, file.config, file.text)
+
+
+def vocabulary_of(file: checkpoint.ModelFile) -> Vocabulary:
     """The vocabulary of an open file.
 
     Raises
@@ -152,20 +157,31 @@ def vocabulary_of(file: checkpoint.Model) -> Vocabulary:
         raise UserError(f"{file.path}: /vocabulary: {error}; give an intact model file") from error
 
 
-def read_into(model: AnyModel, file: checkpoint.Model) -> None:
-    """Overwrite the model's parameters by those of an open file. Not collective."""
-    p, state = model.parameters, file.training or {}
+def read_into(model: AnyModel, file: checkpoint.ModelFile) -> None:
+    """Overwrite a model, and what its training needs beside, by those of an open file. Not collective."""
     model.flush()
-    p.scale = state.get("scale", 1.0)
-    model.go_on_from(state)
-    read_parameters(model.shown, file, "training/stored_" if p.scale != 1 else "")
+    model.parameters.scale, source = _scale(file)
+    model.go_on_from(file.training or {})
+    read_parameters(model.shown, file, source)
     for prefix, beside in model.beside().items() if file.training is not None else ():
         read_parameters(beside, file, f"training/{prefix}_", f"training/{prefix}_")
 
 
-def read_parameters(p: AnyParameters, file: checkpoint.Model, weights: str = "", biases: str = "") -> None:
+def _scale(file: checkpoint.ModelFile) -> tuple[float, str]:
+    """The weights' common scale, and what the names of the weights that it belongs to begin with."""
+    scale = (file.training or {}).get("scale", 1.0)
+    return scale, "training/stored_" if scale != 1 else "parameters/"
+
+
+def _name(name: str, tensor: Tensor, weights: str, biases: str = "parameters/") -> str:
+    return (weights if tensor.weight else biases) + name
+
+
+def read_parameters(
+    p: AnyParameters, file: checkpoint.ModelFile, weights: str, biases: str = "parameters/"
+) -> None:
     """Overwrite parameters by arrays of an open file, whose names begin with ``weights`` or ``biases``."""
     for name, tensor in p.tensors().items():
         if tensor.array.size:
-            source = (weights if tensor.weight else biases) + name
+            source = _name(name, tensor, weights, biases)
             file.read_into(source, p.start if tensor.own_rows else 0, tensor.array)

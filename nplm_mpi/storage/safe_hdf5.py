@@ -396,8 +396,13 @@ class SealedFile(Closing):
         for lo, hi in row_blocks(start, start + len(target), place.shape[1:], place.dtype):
             target[lo - start : hi - start] = self.read(name, lo, hi)
 
-    def verify(self, finite: bool = True) -> None:
+    def verify(self, finite: bool = True, into: Mapping[str, np.ndarray] | None = None) -> None:
         """Read every array once: checksums right, floating-point numbers finite.
+
+        Parameters
+        ----------
+        into : mapping of name to array, optional
+            Of any strides: filled with the arrays of these names on the way.
 
         Raises
         ------
@@ -409,6 +414,8 @@ class SealedFile(Closing):
             rows, tail = (place.shape[0], place.shape[1:]) if place.shape else (1, ())
             for lo, hi in row_blocks(0, rows if place.bytes else 0, tail, place.dtype):
                 block = self.read(name, lo, hi)
+                if into and name in into:
+                    into[name][lo:hi] = block
                 crc = zlib.crc32(_bytes_of(block), crc)
                 bad = first_non_finite(block) if finite else None
                 with self.damage_named():

@@ -264,7 +264,7 @@ def previous_name(path: str | os.PathLike) -> Path:
     return path.with_name(f"{path.stem}.prev{path.suffix}")
 
 
-class Model(Closing):
+class ModelFile(Closing):
     """An open model file, checked against its configuration; a context manager.
 
     Attributes
@@ -346,18 +346,23 @@ class Model(Closing):
     def _full(self, name: str) -> str:
         return name if name in self.shapes else f"parameters/{name}"
 
-    def verify(self) -> None:
+    def verify(self, into: Mapping[str, np.ndarray] | None = None) -> None:
         """Read every array once: checksums right, floating-point numbers finite.
+
+        Parameters
+        ----------
+        into : mapping of name to array, optional
+            Filled with the arrays of these names on the way; names as in :attr:`shapes`.
 
         Raises
         ------
         UserError
             Naming the file, the array and the damage.
         """
-        self._file.verify()
+        self._file.verify(into=into)
 
 
-def open_model(path: str | os.PathLike, verify: bool = False) -> Model:
+def open_model(path: str | os.PathLike, verify: bool = False) -> ModelFile:
     """Open a model file or checkpoint, safely even if a stranger made it.  Not collective.
 
     Structure, vocabulary and configuration are always checked; the numbers only
@@ -368,7 +373,7 @@ def open_model(path: str | os.PathLike, verify: bool = False) -> Model:
     UserError
         Naming the file and what is wrong with it.
     """
-    model = Model(path)
+    model = ModelFile(path)
     if verify:
         try:
             model.verify()

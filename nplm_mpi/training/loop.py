@@ -20,7 +20,6 @@ from nplm_mpi.config.run import Config
 from nplm_mpi.corpus import Corpus
 from nplm_mpi.corpus.examples import Examples, shuffle_key
 from nplm_mpi.models.interface import AnyModel
-from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.outputs.proposal import Proposal
 from nplm_mpi.models.outputs.sampled import SampledUpdates
 from nplm_mpi.scoring.evaluation import Evaluation, evaluate
@@ -139,9 +138,7 @@ class Training:
             )
             self.sampled.go_on_from(state.sampled)
             self.updates = self.sampled.updates
-        elif (
-            isinstance(model, Model) and config.training.collectives == "auto" and on_several_machines(model)
-        ):
+        elif model.schedules and config.training.collectives == "auto" and on_several_machines(model):
             self.updates = Trial(model).updates
         self.balance = Balance(model, self.updates) if settings.balance else None
         if self.balance:

@@ -21,17 +21,13 @@ from nplm_mpi.config.training import parse_grid
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
 from nplm_mpi.corpus.examples import Examples
 from nplm_mpi.corpus.sources import absolute
-from nplm_mpi.models.deep.building import model_bytes, new_deep_model
-from nplm_mpi.models.deep.options import DeepConfig
-from nplm_mpi.models.distribution import check_processors, new_model
 from nplm_mpi.models.interface import AnyModel
-from nplm_mpi.models.network.grid import shape_of_grid
-from nplm_mpi.models.network.shared import SharedModel
+from nplm_mpi.models.kinds import KINDS
 from nplm_mpi.models.outputs.proposal import Proposal
-from nplm_mpi.models.outputs.threads import check_threads
-from nplm_mpi.planning.costs import PROCESS_BYTES, Layout, memory_per_rank, memory_warning
+from nplm_mpi.models.replicas import check_processors
+from nplm_mpi.planning.costs import Layout, memory_per_rank, memory_warning
 from nplm_mpi.storage import saving as checkpoint
-from nplm_mpi.storage.model_file import load_model
+from nplm_mpi.storage.model_file import read_into, vocabulary_of
 from nplm_mpi.training.compiling import WORDS, compile_kernels
 from nplm_mpi.training.folder_lock import FolderLock, is_marked
 from nplm_mpi.training.loop import State, Training, final_evaluation, fingerprint, unigram_log_probs
@@ -123,9 +119,7 @@ def train(
         if found:
             config = going_on(found.config)
             check_same_run(found.config, config, config.output.out)
-        if config.training.grid:
-            shape_of_grid(config.training.grid, comm.size)
-    check_threads(comm, config.training.threads)
+    KINDS[config.model.model].check_ranks(comm, config.training)
     check_processors(comm)
     out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
     screen.say(f"reading {' '.join(config.corpus.corpus)}")
@@ -172,7 +166,7 @@ def train(
         with screen.stage("evaluating the best model"):
             results = final_evaluation(training, lambda: checkpoint.open_model(out / "best.h5"))
     return {
-        "parameters": count_parameters(config, len(corpus.vocabulary)),
+        "parameters": config.model.count_parameters(len(corpus.vocabulary)),
         "epochs": state.epoch,
         "best_epoch": state.best_epoch,
         "examples": state.examples,
@@ -188,7 +182,7 @@ def train(
         "seconds_saving": training.cost.seconds,
         "files_saved": training.cost.files,
         "bytes_saved": training.cost.bytes,
-        **lost_updates(model),
+        **model.summary(),
         **slices(training),
         "ranks": comm.size,
         "out": str(out),
@@ -245,38 +239,15 @@ def warn_of_memory(comm: Comm, config: Config, V: int, screen: Screen) -> None:
     if settings.parallel == "shared":
         layout, on_node = Layout(1, 1), 1  # one copy for all
     itemsize = 4 if settings.dtype == "float32" else 8
-    if isinstance(config.model, DeepConfig):
-        per_rank = PROCESS_BYTES + model_bytes(config, V, comm.size)
-    else:
-        per_rank = memory_per_rank(config.model, V, settings.batch, itemsize, layout)
+    per_rank = memory_per_rank(config.model, V, settings.batch, itemsize, layout, settings)
     text = memory_warning(per_rank, on_node, float(psutil.virtual_memory().available))
     if text:
         screen.warn(text.removeprefix("warning: "))
 
 
 def build(comm: Comm, config: Config, V: int) -> AnyModel:
-    """The model that the configuration asks for; for a single rank always one row. Collective."""
-    settings = config.training
-    if isinstance(config.model, DeepConfig):
-        return new_deep_model(comm, config, V, training=True)
-    return new_model(
-        comm,
-        config.model,
-        V,
-        settings.dtype,
-        settings.batch,
-        settings.weight_decay,
-        collectives(config),
-        settings.grid if comm.size > 1 else "",
-        settings.reproducible,
-        settings.parallel if comm.size > 1 else "vocabulary",
-        settings.threads,
-        settings.balance,
-        settings.softmax,
-        settings.optimizer,
-        settings.beta1,
-        settings.beta2,
-    )
+    """The model that the configuration asks for. Collective."""
+    return KINDS[config.model.model].new_model(comm, config, V)
 
 
 def read_examples(config: Config, corpus: Corpus) -> None:
@@ -305,23 +276,10 @@ def resume(comm: Comm, config: Config, corpus: Corpus, path: Path) -> tuple[AnyM
     UserError
         If the corpus is another one.
     """
-    settings = config.training
-    model, vocabulary, file = load_model(
-        path,
-        comm,
-        settings.batch,
-        settings.weight_decay,
-        collectives(config),
-        False,
-        settings.grid,
-        settings.reproducible,
-        settings.parallel,
-        settings.threads,
-        settings.balance,
-        training=True,
-    )
-    with file:
-        saved = file.training or {}
+    with checkpoint.open_model(path) as file:
+        vocabulary, saved = vocabulary_of(file), file.training or {}
+        model = build(comm, config, len(vocabulary))
+        read_into(model, file)
     comm.on_root(lambda: check_same_text(saved.get("corpus"), fingerprint(corpus), config.output.out))
     with same_on_all_ranks():
         if vocabulary.words != corpus.vocabulary.words:
@@ -350,27 +308,10 @@ def tell_resumed(found: Found, training: Training) -> str:
     return f"{found.message}\n{text}" if found.message else text
 
 
-def collectives(config: Config) -> str:
-    """The schedule to use."""
-    return "one" if config.training.collectives == "auto" else config.training.collectives
-
-
-def lost_updates(model: AnyModel) -> dict[str, float]:
-    """What ranks that share memory did in vain; nothing for others."""
-    if not isinstance(model, SharedModel):
-        return {}
-    return {"lost_updates": model.loss["b"].share, "lost_updates_d": model.loss["d"].share}
-
-
 def slices(training: Training) -> dict[str, Any]:
     """What became of the ranks' rows with ``--balance``; nothing without."""
     balance = training.balance
     return {"slices": balance.counts, "redeals": balance.redeals} if balance else {}
-
-
-def count_parameters(config: Config, V: int) -> int:
-    """Free parameters of the run's network."""
-    return config.model.count_parameters(V)
 
 
 def len_of_epoch(config: Config, corpus: Corpus) -> int:
@@ -385,11 +326,12 @@ def len_of_epoch(config: Config, corpus: Corpus) -> int:
 def describe(comm: Comm, config: Config, corpus: Corpus) -> list[str]:
     """The lines that open a run."""
     about, V = corpus.describe(), len(corpus.vocabulary)
+    parameters = config.model.count_parameters(V)
     parts = ", ".join(f"{name} {stop - start:,}" for name, (start, stop) in corpus.parts.items())
     return [
         f"corpus {about['name']} as {about['text']}: {about['tokens']:,} tokens ({parts}), "
         f"{about['types']:,} types, V = {V:,} (merged: {about['merged_rule']})",
-        f"{config.model.describe()}: {count_parameters(config, V):,} parameters, {config.training.dtype}",
+        f"{config.model.describe()}: {parameters:,} parameters, {config.training.dtype}",
         f"{counted(comm.size, 'rank')} x {counted(config.training.threads, 'thread')} "
         f"on {os.cpu_count()} cores (numba {numba.__version__}); K={config.training.batch}",
     ]

@@ -12,14 +12,13 @@ import time
 
 import numpy as np
 
-from nplm_mpi.models.network.model import Model
+from nplm_mpi.models.interface import AnyModel
 
-CANDIDATES = ("one", "two")
 # Updates of each candidate; their median decides.
 TRIALS = 16
 
 
-def on_several_machines(model: Model) -> bool:
+def on_several_machines(model: AnyModel) -> bool:
     """Whether the ranks that share a row's sums do. Collective."""
     machines = model.row.split_by_node()
     smallest = np.array([-float(machines.size)])
@@ -32,7 +31,7 @@ class Trial:
 
     Parameters
     ----------
-    model : Model
+    model : AnyModel
         Its ``collectives`` is what this sets.
 
     Attributes
@@ -41,25 +40,25 @@ class Trial:
         None as long as it tries.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: AnyModel) -> None:
         self.model = model
         self.chosen: str | None = None
-        self._seconds: dict[str, list[float]] = {name: [] for name in CANDIDATES}
+        self._seconds: dict[str, list[float]] = {name: [] for name in model.schedules}
         self._updates = 0
 
     def updates(self, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray) -> np.ndarray:
         """As :meth:`Model.updates`. Collective; one Allreduce more when all have been tried."""
         if self.chosen:
             return self.model.updates(contexts, words, rates)
-        name = CANDIDATES[self._updates % len(CANDIDATES)]
+        name = self.model.schedules[self._updates % len(self.model.schedules)]
         self.model.collectives = name
         start = time.perf_counter()
         log_p = self.model.updates(contexts, words, rates)
         self._seconds[name].append(time.perf_counter() - start)
         self._updates += 1
-        if self._updates == TRIALS * len(CANDIDATES):
-            medians = np.array([np.median(self._seconds[name]) for name in CANDIDATES])
+        if self._updates == TRIALS * len(self.model.schedules):
+            medians = np.array([np.median(self._seconds[name]) for name in self.model.schedules])
             # The slowest rank's clock counts, and all ranks choose alike.
             self.model.comm.allreduce_max(medians)
-            self.chosen = self.model.collectives = CANDIDATES[int(np.argmin(medians))]
+            self.chosen = self.model.collectives = self.model.schedules[int(np.argmin(medians))]
         return log_p

@@ -92,6 +92,7 @@ class DeepModel:
 
     writes_rows = True
     updates_per_call = 1
+    schedules: tuple[str, ...] = ("one", "two")
 
     def __init__(
         self,
@@ -274,6 +275,10 @@ class DeepModel:
         """What a training needs beside :attr:`shown`, by prefixes for a checkpoint's names."""
         live = {} if self.shown is self.parameters else {"live": self.parameters}
         return live | self.moments
+
+    def summary(self) -> dict[str, float]:
+        """Nothing to tell at the end of a run."""
+        return {}
 
     def progress(self) -> dict[str, Any]:
         """As :meth:`nplm_mpi.models.network.model.Model.progress`."""

@@ -99,6 +99,7 @@ class EnergyModel:
     writes_rows = True
     updates_per_call = 1
     collectives = "two"
+    schedules: tuple[str, ...] = ()
 
     def __init__(self, comm: Comm, parameters: EnergyParameters, batch: int = 1, decay: float = 0.0) -> None:
         self.comm = self.row = comm
@@ -227,11 +228,15 @@ class EnergyModel:
 
     @property
     def shown(self) -> EnergyParameters:
-        """What is evaluated and saved."""
+        """What is evaluated and saved: the parameters."""
         return self.parameters
 
-    def beside(self) -> dict[str, EnergyParameters]:
-        """Nothing: plain ascent needs nothing beside the parameters."""
+    def beside(self) -> dict[str, Any]:
+        """Nothing: a training needs the parameters only."""
+        return {}
+
+    def summary(self) -> dict[str, float]:
+        """Nothing to tell at the end of a run."""
         return {}
 
     def flush(self) -> None:

@@ -1,36 +1,29 @@
-"""The energy model as a scorer of words in contexts, see :mod:`nplm_mpi.scoring.scorers`."""
+"""The energy model as a scorer of words in contexts."""
 
 import numpy as np
 
+from nplm_mpi.comm import serial
 from nplm_mpi.models.energy import kernels
 from nplm_mpi.models.energy.model import CHUNK, EnergyModel
-from nplm_mpi.models.interface import AnyModel
-from nplm_mpi.scoring.scorers import NetworkScorer
+from nplm_mpi.models.energy.parameters import EnergyParameters
 
 
-class EnergyScorer(NetworkScorer):
-    """An energy model on one process, or on several that each hold all of it and share the contexts.
-
-    As :class:`nplm_mpi.scoring.scorers.NetworkScorer`: a text's scores are the same to the bit
-    whatever else is scored in the same call and however many ranks there are.
+class EnergyScorer:
+    """All of an energy model on one process, see :class:`nplm_mpi.models.interface.ContextScorer`.
 
     Parameters
     ----------
-    model : EnergyModel
-        On one rank (``serial()``), so that it holds all rows.
-    vocabulary : Vocabulary
-    comm : Comm
-        Whose ranks share the work; :meth:`score` and :meth:`log_prob` are then collective.
+    parameters : EnergyParameters
+        With all rows.
     """
 
-    model: EnergyModel
-
-    def replace_model(self, model: AnyModel) -> None:
-        """See :class:`nplm_mpi.scoring.scorers.NetworkScorer`."""
-        super().replace_model(model)
+    def __init__(self, parameters: EnergyParameters) -> None:
+        self.parameters = parameters
+        self.model = EnergyModel(serial(), parameters)
         self.model.find_candidate_parts()
 
-    def _score_unique(self, contexts: np.ndarray, number: np.ndarray, words: np.ndarray) -> np.ndarray:
+    def score(self, contexts: np.ndarray, number: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """See :class:`nplm_mpi.models.interface.ContextScorer`."""
         log_p = np.empty(len(words))
         for first in range(0, len(contexts), CHUNK):
             last = min(first + CHUNK, len(contexts))
@@ -48,7 +41,7 @@ class EnergyScorer(NetworkScorer):
         All CHUNK rows, because numba has another function, with other rounding, for a
         matrix of one row.
         """
-        filled = np.full((CHUNK, self.order - 1), -1, np.int32)
+        filled = np.full((CHUNK, self.parameters.shape.order - 1), -1, np.int32)
         filled[: len(contexts)] = contexts
         y, sums = self.model.outputs(filled)
         if sums and len(contexts) > 1:
@@ -64,8 +57,7 @@ class EnergyScorer(NetworkScorer):
         return Q.astype(np.float64), np.log(sums[0])
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
-        """See :class:`nplm_mpi.scoring.scorers.Scorer`; not collective."""
-        with self._blas.limit(limits=1, user_api="blas"):
-            y = self._outputs(np.asarray(context, np.int32).reshape(1, -1))[0].astype(np.float64)
+        """See :class:`nplm_mpi.models.interface.ContextScorer`."""
+        y = self._outputs(np.asarray(context, np.int32).reshape(1, -1))[0].astype(np.float64)
         y = np.exp(y - y.max())
         return y / y.sum()

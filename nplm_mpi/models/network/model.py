@@ -88,6 +88,7 @@ class Model:
     """
 
     writes_rows = True
+    schedules: tuple[str, ...] = ("one", "two")
 
     def __init__(
         self,
@@ -230,6 +231,10 @@ class Model:
         called.
         """
         self.outputs.flush()
+
+    def summary(self) -> dict[str, float]:
+        """Nothing to tell at the end of a run."""
+        return {}
 
     def progress(self) -> dict[str, Any]:
         """What, beside the parameters, later updates depend on: plain numbers."""

@@ -88,6 +88,10 @@ class SharedModel(Model):
         self.examples_per_update = comm.size * batch * max(1, ROUND // batch)
         self.loss = {"b": Loss(), "d": Loss()}
 
+    def summary(self) -> dict[str, float]:
+        """The share of changes that got lost."""
+        return {"lost_updates": self.loss["b"].share, "lost_updates_d": self.loss["d"].share}
+
     def own_examples(self, count: int) -> slice:
         """Which of so many examples are this rank's."""
         part = Partition(count, self.comm.size, self.batch)

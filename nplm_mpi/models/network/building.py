@@ -1,16 +1,10 @@
-"""How a model is dealt to the ranks: one row, a grid, or memory shared by all."""
+"""How the network is dealt to the ranks: one row, a grid, or memory shared by all."""
 
-from typing import Any
-
-from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
-from nplm_mpi.machine.simd import VECTOR_BYTES
-from nplm_mpi.models.energy.model import EnergyModel
-from nplm_mpi.models.energy.parameters import EnergyParameters
-from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.network.grid import Grid, GridModel, shape_of_grid
 from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.optimized import OptimizedModel
+from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.network.rapid import Rapid
 from nplm_mpi.models.network.shared import SharedModel
@@ -21,7 +15,7 @@ from nplm_mpi.models.partition import Partition
 
 def new_model(
     comm: Comm,
-    shape: Any,
+    shape: NetworkConfig,
     V: int,
     dtype: str,
     batch: int = 1,
@@ -36,7 +30,7 @@ def new_model(
     optimizer: str = "sgd",
     beta1: float = 0.9,
     beta2: float = 0.999,
-) -> AnyModel:
+) -> Model:
     """A model with zeros for parameters. Collective.
 
     Parameters
@@ -65,9 +59,6 @@ def new_model(
         are ranks, reproducible sums have fewer blocks, or ranks on several machines are to
         share memory.
     """
-    if shape.model == "energy":
-        own = EnergyParameters(shape, V, Partition(V, comm.size), comm.rank, dtype)
-        return EnergyModel(comm, own, batch, decay)
     if parallel == "shared":
         return SharedModel(comm, shape, V, dtype, batch, decay)
     rows, columns = shape_of_grid(grid, comm.size) if grid else (1, comm.size)
@@ -85,22 +76,3 @@ def new_model(
     layout = Grid(comm, rows, columns)
     p = Parameters(shape, V, Partition(V, columns), layout.row.rank, dtype)
     return GridModel(layout, p, batch, decay, collectives)
-
-
-def check_processors(comm: Comm) -> None:
-    """Refuse ranks whose copies of C, H and d would drift apart. Collective: one allgather.
-
-    Raises
-    ------
-    UserError
-        On all ranks, if vector registers are not of one size.
-    """
-    sizes = comm.allgather(VECTOR_BYTES)
-    other = next((rank for rank, size in enumerate(sizes) if size != sizes[0]), None)
-    if other is not None:
-        error = UserError(
-            f"rank 0 has vector registers of {sizes[0]} bytes, rank {other} of {sizes[other]}: sums would "
-            "round differently; start all ranks on processors of one kind (Slurm: --constraint)"
-        )
-        error.collective = True
-        raise error
