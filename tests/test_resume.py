@@ -15,7 +15,8 @@ from nplm_mpi.base.signals import Signals
 from nplm_mpi.models.network.rapid import EXAMPLES_TOGETHER
 from nplm_mpi.storage.saving import open_model
 from nplm_mpi.training import run_folder
-from nplm_mpi.training.loop import Pulse, Training
+from nplm_mpi.training.loop import Training
+from nplm_mpi.training.pulse import Pulse
 from nplm_mpi.training.run_folder import FolderLock, find_run, trim_metrics
 from tests.faults import OPTIONS, TEXT
 from tests.mpi import mpi_command, mpi_run

@@ -3,9 +3,8 @@
 import math
 import signal
 import time
-import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,12 +21,13 @@ from nplm_mpi.corpus.examples import Examples, shuffle_key
 from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.outputs.proposal import Proposal
 from nplm_mpi.models.outputs.sampled import SampledUpdates
-from nplm_mpi.scoring.evaluation import Evaluation, evaluate
+from nplm_mpi.scoring.evaluation import evaluate
 from nplm_mpi.storage.model_file import read_into, save_model
 from nplm_mpi.storage.saving import NonFiniteError, SaveError
 from nplm_mpi.training.balance import Balance
 from nplm_mpi.training.pulse import Interrupted, Pulse
 from nplm_mpi.training.rates import learning_rate
+from nplm_mpi.training.state import SavingCost, State, fingerprint
 from nplm_mpi.training.trial import Trial, on_several_machines
 
 
@@ -36,53 +36,6 @@ class NonFinite(Stop):
 
     def __init__(self, message: str) -> None:
         super().__init__(1, f"{message}; the last checkpoint is untouched; try a smaller --lr")
-
-
-@dataclass
-class State:
-    """Where a run is: everything but the parameters that a resumed run needs.
-
-    Attributes
-    ----------
-    epoch : int
-        Completed epochs.
-    position : int
-        Examples done in the current epoch.
-    examples : int
-        Examples done in all epochs, t of the learning-rate schedule.
-    log_likelihood : float
-        Of the current epoch's examples, natural.
-    best : float or None
-        Best validation perplexity.
-    stale : int
-        Epochs since then.
-    history : list of dict
-        One entry per completed epoch.
-    sampled : dict
-        :meth:`nplm_mpi.models.outputs.sampled.SampledUpdates.progress`, if words are sampled.
-    """
-
-    epoch: int = 0
-    position: int = 0
-    examples: int = 0
-    updates: int = 0
-    log_likelihood: float = 0.0
-    best: float | None = None
-    best_epoch: int = 0
-    stale: int = 0
-    seconds: float = 0.0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    sampled: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def train_perplexity(self) -> float | None:
-        """Of the current epoch so far, each example predicted before it was learned."""
-        return perplexity(self.log_likelihood, self.position)
-
-
-def perplexity(log_likelihood: float, examples: int) -> float | None:
-    """As :class:`Evaluation`, None where there is nothing."""
-    return Evaluation(examples, log_likelihood).perplexity if examples else None
 
 
 class Training:
@@ -341,38 +294,6 @@ class Training:
             f"stopped by {name} after {self.state.examples:,} examples; everything is in {self.out}: "
             "--resume continues",
         )
-
-
-@dataclass
-class SavingCost:
-    """What writing files took so far.
-
-    Attributes
-    ----------
-    files : int
-    bytes : int
-    seconds : float
-    """
-
-    files: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-
-    def add(self, size: int, seconds: float) -> None:
-        """One more file."""
-        self.files, self.bytes, self.seconds = self.files + 1, self.bytes + size, self.seconds + seconds
-
-
-def fingerprint(corpus: Corpus) -> dict[str, Any]:
-    """What tells one text from another, wherever it lies."""
-    crc = 0
-    for start in range(0, len(corpus.tokens), 1 << 20):
-        crc = zlib.crc32(np.ascontiguousarray(corpus.tokens[start : start + (1 << 20)]).data, crc)
-    return {
-        "tokens": len(corpus.tokens),
-        "crc32": crc,
-        "parts": {k: list(v) for k, v in corpus.parts.items()},
-    }
 
 
 def final_evaluation(training: Training, open_best: Callable[[], Any]) -> dict[str, Any]:

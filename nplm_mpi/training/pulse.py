@@ -1,4 +1,4 @@
-"""When to log and to save, agreed on by all ranks."""
+"""When a training logs, saves and stops: agreed on by all ranks, a few times a second."""
 
 import time
 

@@ -30,7 +30,7 @@ from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.model_file import read_into, vocabulary_of
 from nplm_mpi.training.compiling import WORDS, compile_kernels
 from nplm_mpi.training.folder_lock import FolderLock, is_marked
-from nplm_mpi.training.loop import State, Training, final_evaluation, fingerprint, unigram_log_probs
+from nplm_mpi.training.loop import Training, final_evaluation, unigram_log_probs
 from nplm_mpi.training.run_folder import (
     Found,
     check_same_run,
@@ -42,6 +42,7 @@ from nplm_mpi.training.run_folder import (
     trim_metrics,
     write_config,
 )
+from nplm_mpi.training.state import State, fingerprint
 
 Listener = Callable[[str, dict[str, Any]], None]
 
