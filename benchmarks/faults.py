@@ -27,6 +27,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pytest
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
@@ -35,6 +36,7 @@ from nplm_mpi.storage import safe_hdf5
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.saving import SaveError, Sliced, Whole, latest_good, open_model
 from tests.faults import Tally, corrupted, kill_and_resume, uninterrupted
+from tests.test_disks import FULL, WRITERS, failing
 
 PER_RUN = 10
 """Kills of one run before it is resumed to its end."""
@@ -180,6 +182,33 @@ def campaign_of_disks(folder: Path, seed: int) -> dict[str, Any]:
     return result
 
 
+def campaign_of_disk_errors(folder: Path) -> dict[str, Any]:
+    """Every kind of file written again and again, each write in turn failing with each error of a disk."""
+    result: dict[str, Any] = {"writers": {}, "unexpected": []}
+    for name, write in WRITERS.items():
+        path = folder / "errors" / name
+        path.parent.mkdir(exist_ok=True)
+        with pytest.MonkeyPatch.context() as patch:
+            calls = failing(patch, 0, 0)
+            write(path)
+        before, files, failed = path.read_bytes(), sorted(os.listdir(path.parent)), 0
+        for number in range(1, len(calls) + 1):
+            for code in FULL:
+                with pytest.MonkeyPatch.context() as patch:
+                    failing(patch, number, code)
+                    try:
+                        write(path)
+                        result["unexpected"].append(f"{name}, write {number}: no error")
+                    except (OSError, UserError, SaveError) as error:
+                        failed += os.strerror(code) in str(error)
+                if path.read_bytes() != before or sorted(os.listdir(path.parent)) != files:
+                    result["unexpected"].append(f"{name}, write {number}: something was left or changed")
+        result["writers"][name] = {"writes": len(calls), "errors": len(calls) * len(FULL), "told": failed}
+        if failed != len(calls) * len(FULL):
+            result["unexpected"].append(f"{name}: {failed} errors told")
+    return result
+
+
 def main() -> None:
     """Run the campaign."""
     parser = argparse.ArgumentParser(
@@ -202,6 +231,7 @@ def main() -> None:
         "damaged_files": campaign_of_files(folder, files, seed, "damaged"),
         "forged_files": campaign_of_files(folder, files, seed, "forged"),
         "full_disks": campaign_of_disks(folder, seed),
+        "disk_errors": campaign_of_disk_errors(folder),
         "kills": campaign_of_kills(folder, arguments.kills, arguments.minutes, seed, launchers),
     }
     text = json.dumps(figures, indent=2)
@@ -210,7 +240,8 @@ def main() -> None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(text + "\n", encoding="utf-8")
     clean = not figures["kills"]["complaints"] and not any(
-        figures[part].get("unexpected") for part in ("damaged_files", "forged_files", "full_disks")
+        figures[part].get("unexpected")
+        for part in ("damaged_files", "forged_files", "full_disks", "disk_errors")
     )
     if clean:
         shutil.rmtree(folder)
