@@ -11,10 +11,11 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.comm import Comm
+from nplm_mpi.comm import Comm, serial
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.corpus.contexts import fill_contexts
 from nplm_mpi.models.interface import Kind
+from nplm_mpi.models.kinds import KINDS
 from nplm_mpi.ngram import NgramModel
 
 
@@ -58,6 +59,27 @@ class ModelScorer:
         self.order: int = parameters.shape.order
         self.replace_parameters(parameters)
         self._blas = ThreadpoolController()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle takes along: it is on one process, which scores by itself."""
+        p = self.parameters
+        return {
+            "kind": self.kind.options.model,
+            "vocabulary": self.vocabulary,
+            "shape": p.shape,
+            "dtype": p.dtype.name,
+            "scale": p.scale,
+            "tensors": {name: np.array(tensor.array) for name, tensor in p.tensors().items()},
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kind, vocabulary = KINDS[state["kind"]], state["vocabulary"]
+        # Laid out in memory as the original, so that compiled code rounds alike.
+        parameters = kind.new_parameters(state["shape"], len(vocabulary), state["dtype"])
+        parameters.scale = state["scale"]
+        for name, tensor in parameters.tensors().items():
+            tensor.array[...] = state["tensors"][name]
+        self.__init__(kind, parameters, vocabulary, serial())  # type: ignore[misc]
 
     def replace_parameters(self, parameters: Any) -> None:
         """Score with other parameters, perhaps of a vocabulary that has grown."""
