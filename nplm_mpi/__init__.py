@@ -2,8 +2,14 @@
 
 from typing import Any
 
+from nplm_mpi.base.start import end_job_if_this_rank_cannot_start
+
 __version__ = "0.2.0"
 __all__ = ["LanguageModel", "State", "UserError", "load"]
+
+
+# First of all, before anything that may be missing on this machine.
+end_job_if_this_rank_cannot_start()
 
 
 def __getattr__(name: str) -> Any:

@@ -5,24 +5,25 @@ Everything that talks to other ranks takes a :class:`Comm` as a parameter.  A
 Calls, bytes and seconds are counted per collective.
 """
 
-import array
 import contextlib
-import fcntl
 import os
-import stat
 import sys
-import termios
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nplm_mpi.base import launcher
+from nplm_mpi.base import launcher, start
+from nplm_mpi.base.alike import difference, who
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.hosts import hostname
+from nplm_mpi.base.last_words import wait_until_read
+from nplm_mpi.machine import shared_memory
+from nplm_mpi.machine.nodes import Nodes
 
 if TYPE_CHECKING:
     from nplm_mpi.machine.shared_sums import SharedSums
@@ -35,11 +36,6 @@ PIECE = 1 << 28
 FEW_BYTES = 1 << 16
 # On one machine, the bytes that a rank puts into shared memory at a time.
 SLOT = 1 << 17
-
-# A failing rank waits so long, at most, for its last words to be read, and then for them to
-# travel on through the launcher's own processes.
-READ_SECONDS = 3.0
-PASSED_ON_SECONDS = 0.2
 
 
 @dataclass
@@ -75,6 +71,7 @@ class Comm:
         self.size: int = mpi.size if mpi else 1
         self.traffic: dict[str, Traffic] = {}
         self.parts: list[Comm] = []  # made by split, whose costs count here too
+        self.hosts: list[str] = []  # of the ranks, known after check_alike
         self._nodes: Nodes | None = None
         self._windows: list[Any] = []
 
@@ -118,10 +115,10 @@ class Comm:
                 self.mpi.Allreduce(MPI.IN_PLACE, part, operation)
         self._count(kind, array.nbytes, start)
 
-    def nodes(self) -> "Nodes":
+    def nodes(self) -> Nodes:
         """How the ranks lie on machines. Collective at the first call."""
         if self._nodes is None:
-            self._nodes = Nodes(self.mpi)
+            self._nodes = Nodes(self.mpi, MPI, SLOT)
         return self._nodes
 
     def shared_sums(self) -> "SharedSums | None":
@@ -222,6 +219,8 @@ class Comm:
         if self.size == 1 or 0 in shape:
             return np.zeros(shape, dtype)
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if self.is_root:  # the others wait until it has been filled, or are ended
+            shared_memory.require(size, "--parallel shared")
         window = MPI.Win.Allocate_shared(size if self.is_root else 0, dtype.itemsize, comm=self.mpi)
         window.Lock_all()
         self._windows.append(window)
@@ -231,6 +230,48 @@ class Comm:
             array.fill(0)
         self.barrier()
         return array
+
+    def check_alike(self, facts: Mapping[str, str], remedy: str) -> None:
+        """Refuse ranks that differ in what has to be the same on all. One allgather.
+
+        Raises
+        ------
+        UserError
+            On all ranks, with the differences and the ``remedy``.
+        """
+        if self.size == 1:
+            return
+        found = self.mpi.allgather((hostname(), dict(facts)))
+        self.hosts = [host for host, _ in found]
+        differing = difference([own for _, own in found], self.hosts)
+        if differing:
+            error = UserError(f"not the same on all ranks: {differing}; {remedy}")
+            error.collective = True
+            raise error
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """For what every rank does by itself: a :class:`UserError` of some is raised on all.
+
+        One allgather.
+        """
+        problem = ""
+        try:
+            yield
+        except UserError as error:
+            if self.size == 1:
+                raise
+            problem = str(error)
+        if self.size == 1:
+            return
+        found = self.mpi.allgather((hostname(), problem))
+        failed = [rank for rank, (_, told) in enumerate(found) if told]
+        if failed:
+            alike = [rank for rank in failed if found[rank][1] == found[failed[0]][1]]
+            text, hosts = found[failed[0]][1], [host for host, _ in found]
+            failure = UserError(text if len(alike) == self.size else f"{who(alike, hosts)}: {text}")
+            failure.collective = True
+            raise failure
 
     def on_root(self, function: Callable[..., Result], *args: Any) -> Result:
         """``function(*args)`` of rank 0, its result or its exception, on all ranks.
@@ -334,97 +375,6 @@ def pieces(array: np.ndarray) -> Iterator[np.ndarray]:
         yield flat[begin : begin + step]
 
 
-def wait_until_read(stream: TextIO) -> None:
-    """Wait until the launcher has taken what was written to a pipe, a few seconds at most.
-
-    A launcher that is told to end all ranks may drop what it has not read yet, and that
-    is the reason why they end.
-    """
-    until = time.monotonic() + READ_SECONDS
-    unread = array.array("i", [1])
-    with contextlib.suppress(OSError, ValueError):  # a closed stream
-        while stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode) and time.monotonic() < until:
-            fcntl.ioctl(stream.fileno(), termios.FIONREAD, unread)
-            if not unread[0]:
-                break
-            time.sleep(0.01)
-    time.sleep(PASSED_ON_SECONDS)
-
-
-class Nodes:
-    """How a group's ranks lie on machines, and an Allreduce of few steps between these.
-
-    MPICH takes, from a few hundred bytes on, an algorithm that saves bytes and costs
-    twice the steps (between two machines 1000 instead of 500 microseconds where one way
-    takes 500).  Recursive doubling is the one for an update's small sums.
-
-    Making one is collective, as is its use.
-
-    Attributes
-    ----------
-    count : int
-        Machines.
-    sums : SharedSums or None
-        On a single machine.
-    """
-
-    def __init__(self, mpi: Any) -> None:
-        self.node = mpi.Split_type(MPI.COMM_TYPE_SHARED)
-        self.leads = self.node.rank == 0
-        self.leaders = mpi.Split(0 if self.leads else MPI.UNDEFINED)
-        self.count: int = mpi.allreduce(int(self.leads))
-        self.sums = self._share_memory() if self.count == 1 else None
-
-    def _share_memory(self) -> "SharedSums | None":
-        """Memory in which the ranks of one machine add up, if there is enough of it. Collective."""
-        from nplm_mpi.machine.shared_sums import SharedSums, bytes_needed
-
-        ranks, size = self.node.size, bytes_needed(self.node.size, SLOT)
-        window: Any = None
-        with contextlib.suppress(MPI.Exception):  # a container may have little
-            window = MPI.Win.Allocate_shared(size if self.node.rank == 0 else 0, 1, comm=self.node)
-        if self.node.allreduce(int(window is None)):
-            return None
-        self._window = window
-        memory: np.ndarray = np.frombuffer(window.Shared_query(0)[0], np.uint8)
-        if self.node.rank == 0:
-            memory[:] = 0
-        self.node.Barrier()
-        # The same on all ranks, also where each is bound to some of the cores.
-        cores = set().union(*self.node.allgather(os.sched_getaffinity(0)))
-        crowded = ranks > len(cores)
-        return SharedSums.in_memory(memory, ranks, self.node.rank, crowded)
-
-    def allreduce(self, array: np.ndarray, operation: Any) -> None:
-        """As ``MPI.Allreduce`` in place, for MPI.SUM and MPI.MAX; bitwise the same on all ranks."""
-        if self.node.size > 1:
-            self.node.Reduce(MPI.IN_PLACE if self.leads else array, array if self.leads else None, operation)
-        if self.leads:
-            self._double(array, np.add if operation == MPI.SUM else np.maximum)
-        if self.node.size > 1:
-            self.node.Bcast(array)
-
-    def _double(self, array: np.ndarray, combine: np.ufunc) -> None:
-        """Recursive doubling: in each step, partners exchange what they have and both combine it."""
-        rank, size = self.leaders.rank, self.leaders.size
-        whole = 1 << (size.bit_length() - 1)
-        if rank >= whole:  # one too many: a partner takes our part along
-            self.leaders.Send(array, rank - whole)
-            self.leaders.Recv(array, rank - whole)
-            return
-        received = np.empty_like(array)
-        if rank + whole < size:
-            self.leaders.Recv(received, rank + whole)
-            combine(array, received, out=array)
-        step = 1
-        while step < whole:
-            self.leaders.Sendrecv(array, rank ^ step, recvbuf=received, source=rank ^ step)
-            combine(array, received, out=array)
-            step *= 2
-        if rank + whole < size:
-            self.leaders.Send(array, rank + whole)
-
-
 MPI: Any = None
 
 
@@ -441,7 +391,9 @@ def _load_mpi() -> Any:
         os.environ.setdefault("OMPI_MCA_osc", "^ucx")
         # Only the main thread communicates; the lower level is the faster one.
         mpi4py.rc.thread_level = "funneled"
-        from mpi4py import MPI as module
+        tasks = launcher.tasks_started()
+        with start.not_for_ever(tasks[1] if tasks else 2):
+            from mpi4py import MPI as module
 
         MPI = module
     return MPI
@@ -466,6 +418,7 @@ def world() -> Comm:
     if launcher.alone():
         return serial()
     launched = launcher.tasks_started()
+    shared_memory.require_for_mpich()
     try:
         mpi = _load_mpi()
     except (ImportError, RuntimeError) as error:
@@ -476,11 +429,14 @@ def world() -> Comm:
             "'pip install mpich', or load the cluster's MPI module"
         ) from error
     group = Comm(mpi.COMM_WORLD)
-    if launched and launched[1] > group.size:
+    if launched and launched[1] > group.size:  # all tasks find this
         library = " ".join(mpi.Get_library_version().split("\n")[0].split(",")[0].split())
-        raise UserError(
+        way = "pmix" if "Open MPI" in library else "pmi2"
+        failure = UserError(
             f"the launcher started {launched[1]} tasks ({launched[0]}), but each is a job of its own with "
             f"{group.size} of them: launcher and MPI library do not belong together; use the mpirun of this "
-            f"library ({library}), or under srun add --mpi=pmi2"
+            f"library ({library}), or under srun add --mpi={way}"
         )
+        failure.collective = True
+        raise failure
     return group

@@ -66,7 +66,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     with same_on_all_ranks():
         arguments = make_parser().parse_args(argv)
         refuse_idle(arguments, IDLE)
-        config = build_config(arguments, DEFAULT_PRESET)
+        config = comm.on_root(build_config, arguments, DEFAULT_PRESET)
         ranks = positive_numbers("--ranks", arguments.ranks)
         batches = positive_numbers("--batches", arguments.batches or str(config.training.batch))
         network_name = arguments.network or ("measured" if comm.size > 1 else "shared-memory")

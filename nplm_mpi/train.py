@@ -43,7 +43,8 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
     """:func:`main`, while signals are noted. Collective."""
     with same_on_all_ranks():
         arguments = make_parser().parse_args(argv)
-        config = build_config(arguments, DEFAULT_PRESET)
+    # Rank 0 reads what files say: others may not see them, or see other ones.
+    config = comm.on_root(build_config, arguments, DEFAULT_PRESET)
     loudness = QUIET if arguments.quiet else VERBOSE if arguments.verbose else USUAL
     if config.output.tensorboard:
         comm.on_root(tensorboard_log.check_installed)
@@ -53,7 +54,7 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
     summary = session.run(
         comm,
         config,
-        lambda started: build_config(arguments, DEFAULT_PRESET, started=started),
+        lambda started: comm.on_root(build_config, arguments, DEFAULT_PRESET, started),
         signals,
         Screen(comm.is_root, loudness, arguments.timestamps),
         f"nplm_mpi {__version__}, python -m nplm_mpi.train --config THIS",

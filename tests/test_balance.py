@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from nplm_mpi import comm as communication
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.machine import aligned, simd
-from nplm_mpi.models import replicas
 from nplm_mpi.models.kinds import configure
+from nplm_mpi.models.network import building
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
-from nplm_mpi.models.outputs import table
 from nplm_mpi.models.partition import Partition, UnequalPartition, common
 from nplm_mpi.training import balance as balancing
 from nplm_mpi.training.balance import SMALLEST, UNIT, Balance, better_counts
@@ -124,7 +123,7 @@ def cut(ranks: int, share: float) -> UnequalPartition:
 def redealt(K: int, collectives: str, threads: int, redeal: bool):
     """Train and, with ``redeal``, deal rows anew now and then; all tensors, and whether no number changed."""
     comm = communication.world()
-    table.check_threads = lambda *_: None  # more threads than cores are right, too
+    building.check_threads = lambda *_: None  # more threads than cores are right, too
     model = new_model(comm, SHAPE, V, "float64", K, 1e-3, collectives, threads=threads, balance=redeal)
     p = model.parameters
     p.initialize(seed=3)
@@ -191,22 +190,6 @@ def redealt_with_paddings_of_their_own():
 def test_rows_come_whole_to_ranks_with_another_padding():
     for seen in mpi_run(3, redealt_with_paddings_of_their_own):
         assert len(set(seen)) == 1
-
-
-def refused_processors():
-    comm = communication.world()
-    replicas.VECTOR_BYTES = 64 if comm.rank < 2 else 32
-    try:
-        replicas.check_processors(comm)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
-def test_processors_of_several_kinds_are_refused():
-    for text in mpi_run(3, refused_processors):
-        assert "rank 0 has vector registers of 64 bytes, rank 2 of 32" in text
-    replicas.check_processors(communication.serial())
 
 
 class Clock:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nplm_mpi import comm as communication
-from nplm_mpi.base import launcher
+from nplm_mpi.base import last_words, launcher
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
@@ -190,7 +190,7 @@ def test_an_ending_rank_waits_until_its_last_words_were_read(tmp_path):
     with os.fdopen(writing, "w") as stream:
         print("why", file=stream, flush=True)
         reader.start()
-        communication.wait_until_read(stream)
+        last_words.wait_until_read(stream)
         assert seen == [b"why\n"]
     reader.join()
     os.close(reading)
@@ -198,9 +198,9 @@ def test_an_ending_rank_waits_until_its_last_words_were_read(tmp_path):
     with (tmp_path / "log").open("w") as stream:
         print("why", file=stream, flush=True)
         before = time.monotonic()
-        communication.wait_until_read(stream)
-    communication.wait_until_read(stream)
-    assert time.monotonic() - before < communication.READ_SECONDS
+        last_words.wait_until_read(stream)
+    last_words.wait_until_read(stream)
+    assert time.monotonic() - before < last_words.READ_SECONDS
 
 
 def test_without_an_mpi_library_one_process_works_and_a_launcher_gets_a_clear_message():

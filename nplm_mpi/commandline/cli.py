@@ -16,7 +16,9 @@ from threadpoolctl import threadpool_limits
 from nplm_mpi import __version__
 from nplm_mpi.base import launcher
 from nplm_mpi.base.errors import Stop, UserError, same_on_all_ranks
+from nplm_mpi.base.hosts import hostname
 from nplm_mpi.base.places import CacheWarning
+from nplm_mpi.base.start import end_all
 from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm, serial, world
 from nplm_mpi.commandline.streams import OutputError, connected
@@ -66,7 +68,12 @@ def end(name: str, command: Command, argv: Sequence[str]) -> NoReturn:
     comm = serial()
     code: Any = 0
     try:
-        comm = ranks_for(name, argv)
+        try:
+            comm = ranks_for(name, argv)
+        except UserError as error:
+            leave_before_start(name, error)
+        if comm.size > 1:
+            check_program(comm, name, argv)
         comm.end_with_launcher()
         with one_thread(), quiet_unless(comm.is_root), warnings_in_lines(name, comm.is_root):
             try:
@@ -118,6 +125,17 @@ def ranks_for(name: str, argv: Sequence[str]) -> Comm:
     return serial()
 
 
+def check_program(comm: Comm, name: str, argv: Sequence[str]) -> None:
+    """Refuse ranks that run different versions or were started differently. Collective."""
+    from nplm_mpi.machine import identity
+
+    comm.check_alike(
+        {**identity.of_program(__version__), **identity.of_call(name, argv)},
+        "give all ranks the same installation (a virtual environment on a file system that all machines see) "
+        "and the same command",
+    )
+
+
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """One thread per rank unless a command asks for more: ranks x BLAS threads would fight for the cores."""
@@ -134,10 +152,22 @@ def one_thread() -> Iterator[None]:
                 os.environ[name] = value
 
 
+def leave_before_start(name: str, error: UserError) -> NoReturn:
+    """Leave with exit code 2 where ranks did not find each other; none may wait for this one."""
+    rank = launcher.rank() or 0
+    if error.collective:  # all say the same
+        if rank == 0:
+            complain(name, str(error))
+        sys.exit(2)
+    complain(name, f"rank {rank} ({hostname()}): {error}" if rank else str(error))
+    end_all(2)
+
+
 def leave_after_mistake(name: str, comm: Comm, error: UserError) -> NoReturn:
     """Print the error's line once and leave with exit code 2 on all ranks."""
     if comm.is_root or not error.collective:
-        complain(name, str(error))
+        # Where one rank alone knows of it, that may be due to its machine.
+        complain(name, f"rank {comm.rank} ({hostname()}): {error}" if comm.rank else str(error))
     if comm.size > 1 and not error.collective:
         comm.abort(2)
     sys.exit(2)

@@ -5,9 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
-from nplm_mpi.machine.simd import VECTOR_BYTES
 
 
 def find_difference(comm: Comm, arrays: Mapping[str, np.ndarray]) -> str | None:
@@ -35,22 +33,3 @@ def find_difference(comm: Comm, arrays: Mapping[str, np.ndarray]) -> str | None:
         if others:
             return f"{name} on rank{'s' * (len(others) > 1)} {', '.join(map(str, others))}"
     return None
-
-
-def check_processors(comm: Comm) -> None:
-    """Refuse ranks whose copies of C, H and d would drift apart. Collective: one allgather.
-
-    Raises
-    ------
-    UserError
-        On all ranks, if vector registers are not of one size.
-    """
-    sizes = comm.allgather(VECTOR_BYTES)
-    other = next((rank for rank, size in enumerate(sizes) if size != sizes[0]), None)
-    if other is not None:
-        error = UserError(
-            f"rank 0 has vector registers of {sizes[0]} bytes, rank {other} of {sizes[other]}: sums would "
-            "round differently; start all ranks on processors of one kind (Slurm: --constraint)"
-        )
-        error.collective = True
-        raise error

@@ -24,13 +24,13 @@ from nplm_mpi.corpus.sources import absolute
 from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.kinds import KINDS
 from nplm_mpi.models.outputs.proposal import Proposal
-from nplm_mpi.models.replicas import check_processors
 from nplm_mpi.planning.costs import Layout, memory_per_rank, memory_warning
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.model_file import read_into, vocabulary_of
 from nplm_mpi.training.compiling import WORDS, compile_kernels
 from nplm_mpi.training.folder_lock import FolderLock, is_marked
 from nplm_mpi.training.loop import Training, final_evaluation, unigram_log_probs
+from nplm_mpi.training.machines import check_machines, check_shared_memory
 from nplm_mpi.training.run_folder import (
     Found,
     check_same_run,
@@ -121,7 +121,7 @@ def train(
             config = going_on(found.config)
             check_same_run(found.config, config, config.output.out)
     KINDS[config.model.model].check_ranks(comm, config.training)
-    check_processors(comm)
+    check_machines(comm, config.training.threads, screen)
     out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
     screen.say(f"reading {' '.join(config.corpus.corpus)}")
     # In files by absolute paths, so that the text is found from any folder.
@@ -137,6 +137,7 @@ def train(
         comm.on_root(refuse_a_run, out)
         check_folder(comm, lock, out, screen)
     warn_of_memory(comm, config, len(corpus.vocabulary), screen)
+    check_shared_memory(comm, config, len(corpus.vocabulary))
     with screen.stage("loading compiled code") as tell:
         compiling = compile_kernels(
             comm, lambda alone: build(alone, config, WORDS), lambda: read_examples(config, corpus), tell
@@ -229,7 +230,13 @@ def open_on_all(comm: Comm, config: Config) -> Corpus:
     # On a node that does not see rank 0's cache, one rank prepares its own.
     node = comm.split_by_node()
     if not all(comm.allgather(os.path.exists(path))):
-        path = node.on_root(prepare, config.corpus)
+        with comm.together():
+            path = node.on_root(prepare, config.corpus)
+        text = node.on_root(lambda: str(fingerprint(open_prepared(path))))
+        comm.check_alike(
+            {"the text": text},
+            "give all machines the same text, or a folder for prepared texts that all see ($NPLM_MPI_CACHE)",
+        )
     return open_prepared(path)
 
 

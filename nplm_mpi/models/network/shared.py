@@ -48,6 +48,12 @@ class Loss:
         return self.missing / self.intended if self.intended else 0.0
 
 
+def bytes_shared(shape: NetworkConfig, V: int, dtype: np.dtype) -> int:
+    """What the ranks of a machine hold together: C, H, d and O."""
+    m, h = shape.features, shape.hidden
+    return (V * (m + aligned_width(shape.columns, dtype)) + h * (shape.inputs + 1)) * dtype.itemsize
+
+
 class SharedModel(Model):
     """The network of section 2 in memory shared by the ranks of ``comm``, all on one machine.
 
