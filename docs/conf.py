@@ -7,7 +7,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
 from nplm_mpi import __version__
+from nplm_mpi.config.conflicts import CONFLICTS
+from nplm_mpi.models.kinds import KINDS
 
 project = "nplm-mpi"
 author = "The nplm-mpi contributors"
@@ -51,6 +56,27 @@ def exists(name: str) -> bool:
         return True
 
 
+class ConflictsTable(SphinxDirective):
+    """``.. conflicts::``: the program's own table of options that do not go together."""
+
+    def run(self) -> list[nodes.Node]:
+        kinds = [conflict for kind in KINDS.values() for conflict in kind.options.conflicts]
+        rows = [("one option", "the other", "because"), *map(self.row, (*CONFLICTS, *kinds))]
+        group = nodes.tgroup("", *(nodes.colspec(colwidth=width) for width in (22, 28, 50)), cols=3)
+        head, body = nodes.thead(), nodes.tbody()
+        for number, row in enumerate(rows):
+            entries = [nodes.entry("", nodes.paragraph("", text)) for text in row]
+            (body if number else head).append(nodes.row("", *entries))
+        group.extend((head, body))
+        return [nodes.table("", group)]
+
+    @staticmethod
+    def row(conflict: Any) -> tuple[str, str, str]:
+        """A conflict's three cells."""
+        return str(conflict.one), str(conflict.other), conflict.reason
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.add_directive("conflicts", ConflictsTable)
     app.connect("missing-reference", leave_if_it_exists)

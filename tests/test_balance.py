@@ -11,9 +11,9 @@ from nplm_mpi import comm as communication
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.machine import aligned, simd
 from nplm_mpi.models.kinds import configure
-from nplm_mpi.models.network import building
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
+from nplm_mpi.models.outputs import table
 from nplm_mpi.models.partition import Partition, UnequalPartition, common
 from nplm_mpi.training import balance as balancing
 from nplm_mpi.training.balance import SMALLEST, UNIT, Balance, better_counts
@@ -123,7 +123,7 @@ def cut(ranks: int, share: float) -> UnequalPartition:
 def redealt(K: int, collectives: str, threads: int, redeal: bool):
     """Train and, with ``redeal``, deal rows anew now and then; all tensors, and whether no number changed."""
     comm = communication.world()
-    building.check_threads = lambda *_: None  # more threads than cores are right, too
+    table.check_threads = lambda *_: None  # more threads than cores are right, too
     model = new_model(comm, SHAPE, V, "float64", K, 1e-3, collectives, threads=threads, balance=redeal)
     p = model.parameters
     p.initialize(seed=3)

@@ -12,6 +12,7 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import UNK, Vocabulary
 from nplm_mpi.ngram import arpa
 from nplm_mpi.ngram.kneser_ney import train
+from tests.commands import assert_refused, command_here
 from tests.ngram_oracle import encode, make_vocabulary, read_lines
 
 CASES = list(itertools.product([False, True], ["interpolated", "backoff"], [1, 2, 3, 5]))
@@ -207,3 +208,22 @@ def test_a_streams_literal_boundary_words_cannot_be_written(tmp_path):
     model = train(np.array([1, 2, 1, 1, 2]), vocabulary, 2)
     with pytest.raises(UserError, match="ARPA files reserve"):
         arpa.write(model, tmp_path / "model.arpa")
+
+
+def test_words_that_others_take_for_symbols_are_refused_before_training(tmp_path, monkeypatch, capsys):
+    (tmp_path / "text.txt").write_text("the <UNK> cat sat on a mat\n" * 3)
+    here = {"cwd": tmp_path, "monkeypatch": monkeypatch, "capsys": capsys}
+    arguments = ["--corpus", "text.txt", "--min-count", "2", "--order", "2", "--split", "rest"]
+    refused = command_here("ngram", *arguments, "--out", "m.h5", "--arpa", "m.arpa", **here)
+    assert_refused(refused, "ngram", "--arpa m.arpa: the text has <UNK> as words")
+    assert not (tmp_path / "m.h5").exists() and not (tmp_path / "m.arpa").exists()
+    assert command_here("ngram", *arguments, "--out", "m.h5", **here).returncode == 0
+    refused = command_here("ngram", "--read", "m.h5", "--arpa", "m.arpa", **here)
+    assert_refused(refused, "ngram", "the text has <UNK> as words")
+
+
+def test_packed_files_hold_no_name_and_no_time(tmp_path):
+    model = fit(True)
+    arpa.write(model, tmp_path / "one.arpa.gz")
+    arpa.write(model, tmp_path / "two.arpa.gz")
+    assert (tmp_path / "one.arpa.gz").read_bytes() == (tmp_path / "two.arpa.gz").read_bytes()

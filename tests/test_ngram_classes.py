@@ -1,6 +1,8 @@
 """Class-based n-grams: two factors, words never seen, sums to one."""
 
 import itertools
+import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ import pytest
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.ngram import kneser_ney
-from nplm_mpi.ngram.classes import from_clusters, train
+from nplm_mpi.ngram.classes import USUAL, from_clusters, train
+from nplm_mpi.ngram.exchange import cluster
 from tests.ngram_oracle import encode, make_vocabulary, perplexity, read_lines
 
 LINES = read_lines("H10_kn_train.txt")
@@ -112,3 +115,38 @@ def test_context_counts_are_those_of_words_not_of_classes():
     np.testing.assert_array_equal(
         model.context_counts(tokens, positions), words.context_counts(tokens, positions)
     )
+
+
+@pytest.mark.parametrize("sentences", [False, True])
+def test_the_likelihood_told_is_that_of_the_class_bigram_model(sentences):
+    vocabulary = make_vocabulary(LINES, sentences)
+    tokens = encode(LINES, vocabulary)
+    told = []
+    model = train(tokens, vocabulary, 2, 4, passes=3, report=lambda *facts: told.append(facts[2]))
+    found = cluster(tokens, vocabulary, 4, 3).classes
+    pairs = []
+    previous = vocabulary.bos
+    for word in tokens.tolist():
+        if previous is not None:
+            pairs.append((previous, word))
+        previous = vocabulary.bos if sentences and word == vocabulary.eos else word
+    both = Counter((found[a], found[b]) for a, b in pairs)
+    before, after = Counter(found[a] for a, _ in pairs), Counter(found[b] for _, b in pairs)
+    words = Counter(b for _, b in pairs)
+    # P(w | v) = N(class of v, class of w) / N(class of v, .) * N(w) / N(., class of w)
+    expected = sum(
+        math.log(both[found[a], found[b]] / before[found[a]] * words[b] / after[found[b]]) for a, b in pairs
+    )
+    assert model.details["likelihoods"][-1] == pytest.approx(expected, rel=1e-12)
+    assert model.details["likelihoods"][1:] == told
+    assert math.exp(-expected / len(pairs)) < len(vocabulary)  # a perplexity, not a criterion
+
+
+def test_without_a_number_there_are_as_many_classes_as_words_if_these_are_few():
+    vocabulary = make_vocabulary(LINES, True)
+    model = train(encode(LINES, vocabulary), vocabulary, 2)
+    words = len(vocabulary) - 2
+    assert model.details["classes"] == words < USUAL
+    assert f"{words} classes, as many as there are words, instead of 500" in model.details["notes"]
+    with pytest.raises(UserError, match=f"give 1 to {words}"):
+        train(encode(LINES, vocabulary), vocabulary, 2, words + 1)

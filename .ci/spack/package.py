@@ -27,6 +27,7 @@ class PyNplmMpi(PythonPackage):  # noqa: F405
         "py-rich@13:",
         "py-psutil@5.9:",
         "py-threadpoolctl@3.1:",
+        "py-platformdirs@4:",
     ):
         depends_on(needed, type=("build", "run"))  # noqa: F405
     depends_on("py-matplotlib@3.8:", type="run", when="+plot")  # noqa: F405

@@ -167,10 +167,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> None:
     """Everything that the command does, on one process."""
     from nplm_mpi.corpus import load
-    from nplm_mpi.corpus.opening import check_regular
     from nplm_mpi.corpus.sources import absolute
     from nplm_mpi.ngram import BackoffModel, ClassModel, arpa, storage
-    from nplm_mpi.ngram.pruning import prune
 
     for option in ("out", "arpa", "write_classes"):
         path = getattr(arguments, option)
@@ -180,14 +178,7 @@ def run(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
     parts: dict[str, dict[str, Any]] = {}
     if arguments.read:
-        check_regular(arguments.read)
-        model = storage.load(arguments.read) if storage.is_hdf5(arguments.read) else arpa.read(arguments.read)
-        if arguments.prune is not None:
-            if not isinstance(model, BackoffModel):
-                raise UserError(
-                    f"--prune: {arguments.read} holds a model of kind {model.kind}, without back-off weights"
-                )
-            model = prune(model, arguments.prune)
+        model = read(arguments)
     else:
         corpus = load(arguments.corpus_config)
         if arguments.arpa:
@@ -199,15 +190,9 @@ def run(arguments: argparse.Namespace) -> None:
     cli.show_notes(model.details.get("notes", []))
     if arguments.out:
         storage.save(model, arguments.out)
-    if arguments.arpa:
-        if not isinstance(model, BackoffModel):
-            raise UserError(
-                f"--arpa: {arguments.read} holds a model of kind {model.kind}, which ARPA cannot hold"
-            )
+    if arguments.arpa and isinstance(model, BackoffModel):
         arpa.write(model, arguments.arpa)
-    if arguments.write_classes:
-        if not isinstance(model, ClassModel):
-            raise UserError(f"--write-classes: {arguments.read} holds a model without classes")
+    if arguments.write_classes and isinstance(model, ClassModel):
         write_classes(model, Path(arguments.write_classes))
     main_part = next((parts[name] for name in ("test", "valid", "train") if name in parts), {})
     summary = {
@@ -223,6 +208,28 @@ def run(arguments: argparse.Namespace) -> None:
         "seconds": time.perf_counter() - started,
     }
     show(summary, arguments.json)
+
+
+def read(arguments: argparse.Namespace) -> "NgramModel":
+    """The model to be converted; what it cannot become is refused before anything is written."""
+    from nplm_mpi.corpus.opening import check_regular
+    from nplm_mpi.ngram import BackoffModel, ClassModel, arpa, storage
+    from nplm_mpi.ngram.pruning import prune
+
+    path = arguments.read
+    check_regular(path)
+    model = storage.load(path) if storage.is_hdf5(path) else arpa.read(path)
+    if arguments.write_classes and not isinstance(model, ClassModel):
+        raise UserError(f"--write-classes: {path} holds a model without classes")
+    if isinstance(model, BackoffModel):
+        if arguments.arpa:
+            arpa.check_words(model.vocabulary, arguments.arpa)
+        return model if arguments.prune is None else prune(model, arguments.prune)
+    if arguments.arpa:
+        raise UserError(f"--arpa: {path} holds a model of kind {model.kind}, which ARPA cannot hold")
+    if arguments.prune is not None:
+        raise UserError(f"--prune: {path} holds a model of kind {model.kind}, without back-off weights")
+    return model
 
 
 def train(arguments: argparse.Namespace, corpus: "Corpus") -> "NgramModel":

@@ -55,7 +55,7 @@ class InterpolatedModel(NgramModel):
     keys, counts : lists of (n_k,) int64
         The n-grams of length k = 1..order and their counts (see
         :mod:`nplm_mpi.ngram.counting`).
-    alpha : (Q, order + 1) float64
+    alpha : (bins, order + 1) float64
         Row q: weights of p_0..p_order in frequency bin q.
     tokens : int
         T, the size of the training part.

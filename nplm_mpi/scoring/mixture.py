@@ -25,7 +25,7 @@ class Mixture:
 
     Attributes
     ----------
-    weights : (Q, M) float64
+    weights : (bins, M) float64
         Rows sum to 1: one for each bin q, or a single one for all tokens.
     """
 
