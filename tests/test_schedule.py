@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nplm_mpi import comm as communication
-from nplm_mpi.training.trial import CANDIDATES, TRIALS, Trial, on_several_machines
+from nplm_mpi.training.trial import TRIALS, Trial, on_several_machines
 from tests.mpi import default_launcher, mpi_run
 from tests.ranks import Setting, Trained, build, gather, read, train_oracle
 
@@ -55,4 +55,3 @@ def test_only_ranks_on_several_machines_try():
     assert mpi_run(2, several_machines) == [False, False]
     if default_launcher().kind == "mpich":  # which can pretend
         assert mpi_run(3, several_machines, env={"MPIR_CVAR_NUM_CLIQUES": "2"}) == [True] * 3
-    assert set(CANDIDATES) == {"one", "two"}
