@@ -82,16 +82,25 @@ def find_source(names: tuple[str, ...]) -> Source:
 
 
 def absolute(config: CorpusConfig) -> CorpusConfig:
-    """The same corpus, each file by its absolute path, links followed: found from anywhere."""
+    """The same corpus, each file by its absolute path, links followed: found from anywhere.
 
-    def found(names: tuple[str, ...]) -> tuple[str, ...]:
+    Raises
+    ------
+    UserError
+        If a file is not there, or none; with its name as it was given.
+    """
+
+    def found(names: tuple[str, ...], option: str) -> tuple[str, ...]:
+        whole = len(names) == 1 and brown.looks_like_brown(Path(names[0]))
+        if not whole and not set(BUILT_IN) & set(names):
+            check_files(names, option)
         return tuple(name if name in BUILT_IN else resolved(name) for name in names)
 
     return dataclasses.replace(
         config,
-        corpus=found(config.corpus),
-        valid=found(config.valid),
-        test=found(config.test),
+        corpus=found(config.corpus, "--corpus"),
+        valid=found(config.valid, "--valid"),
+        test=found(config.test, "--test"),
         vocabulary=resolved(config.vocabulary) if config.vocabulary else "",
     )
 
@@ -122,8 +131,8 @@ def brown_source(path: Path) -> Source:
     )
 
 
-def file_source(paths: tuple[str, ...], option: str = "--corpus") -> Source:
-    """Text files, one after the other."""
+def check_files(paths: tuple[str, ...], option: str) -> None:
+    """Refuse a path that is no regular file, naming the option that it was given by."""
     for path in paths:
         if option == "--corpus" and not os.path.lexists(path):
             raise UserError(unknown_corpus(path))
@@ -131,6 +140,11 @@ def file_source(paths: tuple[str, ...], option: str = "--corpus") -> Source:
             check_regular(path)
         except UserError as error:
             raise UserError(f"{option} {error}") from error
+
+
+def file_source(paths: tuple[str, ...], option: str = "--corpus") -> Source:
+    """Text files, one after the other."""
+    check_files(paths, option)
     more = f" + {len(paths) - 1} more" if len(paths) > 1 else ""
 
     def blocks(sentences: bool) -> Iterator[Block]:

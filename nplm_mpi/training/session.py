@@ -123,9 +123,10 @@ def train(
     KINDS[config.model.model].check_ranks(comm, config.training)
     check_machines(comm, config.training.threads, screen)
     out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
-    screen.say(f"reading {' '.join(config.corpus.corpus)}")
+    asked = config.corpus.corpus
     # In files by absolute paths, so that the text is found from any folder.
     config = replace(config, corpus=comm.on_root(absolute, config.corpus))
+    screen.say(f"reading {' '.join(asked)}")
     corpus = open_on_all(comm, config)
     with same_on_all_ranks():
         check_long_enough(corpus, config.model.order)
