@@ -8,7 +8,6 @@ Calls, bytes and seconds are counted per collective.
 import contextlib
 import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from nplm_mpi.base.alike import difference, who
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.hosts import hostname
 from nplm_mpi.base.last_words import wait_until_read
+from nplm_mpi.base.watch import Watch
 from nplm_mpi.machine import shared_memory
 from nplm_mpi.machine.nodes import Nodes
 
@@ -57,21 +57,25 @@ class Comm:
     ----------
     mpi : mpi4py.MPI.Intracomm or None
         None makes a group of one that needs no MPI.
+    watch : Watch, optional
+        That of the group that this one is a part of.
 
     Attributes
     ----------
     rank, size : int
+    watch : Watch
+        What sees that this rank gets on; not running before ``watch.begin()``.
     traffic : dict of str to Traffic
         Counters per kind of collective.
     """
 
-    def __init__(self, mpi: Any = None) -> None:
+    def __init__(self, mpi: Any = None, watch: Watch | None = None) -> None:
         self.mpi = mpi
         self.rank: int = mpi.rank if mpi else 0
         self.size: int = mpi.size if mpi else 1
+        self.watch = watch or Watch(self.rank, self.size)
         self.traffic: dict[str, Traffic] = {}
         self.parts: list[Comm] = []  # made by split, whose costs count here too
-        self.hosts: list[str] = []  # of the ranks, known after check_alike
         self._nodes: Nodes | None = None
         self._windows: list[Any] = []
 
@@ -119,6 +123,8 @@ class Comm:
         """How the ranks lie on machines. Collective at the first call."""
         if self._nodes is None:
             self._nodes = Nodes(self.mpi, MPI, SLOT)
+            if self._nodes.sums:
+                self.watch.waits = self._nodes.sums.waits
         return self._nodes
 
     def shared_sums(self) -> "SharedSums | None":
@@ -242,8 +248,8 @@ class Comm:
         if self.size == 1:
             return
         found = self.mpi.allgather((hostname(), dict(facts)))
-        self.hosts = [host for host, _ in found]
-        differing = difference([own for _, own in found], self.hosts)
+        hosts = self.watch.hosts = [host for host, _ in found]
+        differing = difference([own for _, own in found], hosts)
         if differing:
             error = UserError(f"not the same on all ranks: {differing}; {remedy}")
             error.collective = True
@@ -327,28 +333,12 @@ class Comm:
 
         Its seconds count among those of this group.
         """
-        self.parts.append(Comm(self.mpi.Split(color, key)) if self.mpi else Comm())
+        self.parts.append(Comm(self.mpi.Split(color, key) if self.mpi else None, self.watch))
         return self.parts[-1]
 
     def split_by_node(self) -> "Comm":
         """The group of the ranks that share this rank's memory."""
-        return Comm(self.mpi.Split_type(MPI.COMM_TYPE_SHARED)) if self.mpi else Comm()
-
-    def end_with_launcher(self) -> None:
-        """From now on, end this process when its launcher is gone; not collective.
-
-        Open MPI's ranks outlive a killed mpirun for many seconds, and would write into
-        the folder where a resumed run already works.
-        """
-        parent = os.getppid()
-
-        def watch() -> None:
-            while os.getppid() == parent:
-                time.sleep(1)
-            os._exit(1)
-
-        if self.size > 1:
-            threading.Thread(target=watch, daemon=True).start()
+        return Comm(self.mpi.Split_type(MPI.COMM_TYPE_SHARED) if self.mpi else None, self.watch)
 
     def fail(self) -> None:
         """Print the current exception and end all ranks with exit code 1; not collective."""

@@ -31,7 +31,8 @@ mpirun -n 40 python -m nplm_mpi.train --out runs/mlp9 --resume
 
 def main(comm: Comm, argv: Sequence[str]) -> None:
     """Train as the arguments say, until done or asked to stop. Collective."""
-    with Signals(comm.abort) as signals:
+    comm.watch.begin()
+    with comm.watch.listen(), Signals(comm.abort) as signals:
         try:
             run(comm, argv, signals)
         except Stop:

@@ -74,7 +74,7 @@ def end(name: str, command: Command, argv: Sequence[str]) -> NoReturn:
             leave_before_start(name, error)
         if comm.size > 1:
             check_program(comm, name, argv)
-        comm.end_with_launcher()
+            comm.watch.begin()
         with one_thread(), quiet_unless(comm.is_root), warnings_in_lines(name, comm.is_root):
             try:
                 command(comm, argv)

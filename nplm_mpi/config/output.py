@@ -1,6 +1,7 @@
 """What a run leaves behind."""
 
 from dataclasses import dataclass
+from math import inf
 
 from nplm_mpi.config.options import option, require
 
@@ -21,12 +22,19 @@ class OutputConfig:
     )
     evaluate: bool = option(True, "evaluate on validation after each epoch, on both parts at the end")
     log_every: float = option(5.0, "seconds between log lines")
+    stall_warning: float = option(60.0, "seconds without an update after which a line says so (0: never)")
+    stall_end: float = option(
+        600.0,
+        "seconds without an update after which all end, as where a machine has vanished (0: never)",
+    )
     tensorboard: bool = option(False, "write the numbers for TensorBoard too, to tensorboard/ in --out")
     json: bool = option(False, "print the summary as one JSON object")
 
     def __post_init__(self) -> None:
         parse_interval(self.checkpoint_every)
         require(self.log_every > 0, f"--log-every {self.log_every}: give a positive number of seconds")
+        for name, value in (("warning", self.stall_warning), ("end", self.stall_end)):
+            require(0 <= value < inf, f"--stall-{name} {value}: give seconds, or 0 for never")
 
 
 def parse_interval(text: str) -> tuple[float, str]:

@@ -3,7 +3,7 @@
 from nplm_mpi.machine.jit import njit
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def fill_contexts(tokens, positions, order, bos, eos, out):
     """Write the contexts of ``positions`` into ``out``, the nearest word first (section 1).
 

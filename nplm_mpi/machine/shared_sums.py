@@ -187,6 +187,11 @@ class SharedSums:
         """For a rank by itself, whose sums are what they are."""
         return cls.in_memory(np.zeros(8 * LINE + 16, np.uint8), 1, 0, crowded=False)
 
+    def waits(self) -> bool:
+        """Whether this rank has come to a sum that others have not come to; not collective."""
+        marks = self.marks[:, 0]
+        return bool(marks[self.place[0]] > marks.min())
+
     def add_up(self, array: np.ndarray) -> bool:
         """Replace a contiguous ``array`` by its sum over the ranks; False for kinds of numbers not known."""
         slots = self.slots.get(array.dtype)

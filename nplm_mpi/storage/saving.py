@@ -201,6 +201,7 @@ class _Sources:
             array = self.arrays[self.names[k]]
             assert isinstance(array, Sliced)
             self.comm.send_rows(array.get_rows(lo, hi), 0)
+            self.comm.watch.step()
 
     def release(self) -> None:
         """Let the others out of :meth:`serve`."""
@@ -255,6 +256,7 @@ class _Sources:
                     request = [self.names.index(name), lo, hi]
                     self.comm.send_rows(np.array(request, dtype=np.int64), rank)
                     rows = self.comm.recv_rows(rank, (hi - lo, *shape[1:]), dtype)
+                self.comm.watch.step()
                 yield rows
 
 

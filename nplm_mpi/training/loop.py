@@ -189,6 +189,7 @@ class Training:
         state.position += len(log_p)
         state.examples += len(log_p)
         state.updates += updates
+        self.comm.watch.step()
 
     def log_and_save(self) -> None:
         """Between two updates: what the pulse says is due."""
@@ -264,14 +265,15 @@ class Training:
         """Write a model into the run's folder; a failure is a warning. Collective."""
         start = time.perf_counter()
         try:
-            size = save_model(
-                self.out / name,
-                self.model,
-                self.corpus.vocabulary,
-                self.config,
-                training,
-                self.corpus.identity(),
-            )
+            with self.comm.watch.patient():
+                size = save_model(
+                    self.out / name,
+                    self.model,
+                    self.corpus.vocabulary,
+                    self.config,
+                    training,
+                    self.corpus.identity(),
+                )
             self.unsaved.discard(name)
             seconds = time.perf_counter() - start
             self.cost.add(size, seconds)
@@ -285,6 +287,7 @@ class Training:
 
     def stop(self, level: int) -> NoReturn:
         """Save and leave, because signal ``level`` asked for it. Collective."""
+        self.comm.watch.heed()
         self.save_checkpoint()
         name = signal.Signals(LEVELS[level]).name
         if self.unsaved:
@@ -303,7 +306,8 @@ def final_evaluation(training: Training, open_best: Callable[[], Any]) -> dict[s
     results: dict[str, Any] = {}
     for part in ("valid", "test"):
         if len(training.parts.get(part, ())):
-            found = evaluate(training.model, training.parts[part], unk=training.corpus.vocabulary.unk)
+            step, unk = training.comm.watch.step, training.corpus.vocabulary.unk
+            found = evaluate(training.model, training.parts[part], step, unk)
             results |= {
                 f"{part}_perplexity": found.perplexity,
                 f"{part}_perplexity_without_oov": found.perplexity_without_oov,

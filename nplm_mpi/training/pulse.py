@@ -105,6 +105,7 @@ class Pulse:
 
     def give_way(self) -> None:
         """Raise :class:`Interrupted` if any rank was asked to stop. Collective: one Allreduce."""
+        self.comm.watch.step()
         level = np.array([float(self.signals.level)])
         self.comm.allreduce_max(level)
         if level[0]:

@@ -99,6 +99,7 @@ def run(
     try:
         return train(comm, config, going_on, signals, screen, header, lock)
     finally:
+        comm.watch.rest()
         lock.release()
 
 
@@ -139,6 +140,7 @@ def train(
         check_folder(comm, lock, out, screen)
     warn_of_memory(comm, config, len(corpus.vocabulary), screen)
     check_shared_memory(comm, config, len(corpus.vocabulary))
+    comm.watch.expect_steps(config.output.stall_warning, config.output.stall_end)
     with screen.stage("loading compiled code") as tell:
         compiling = compile_kernels(
             comm, lambda alone: build(alone, config, WORDS), lambda: read_examples(config, corpus), tell
