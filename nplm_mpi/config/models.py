@@ -51,6 +51,10 @@ class ModelConfig(ABC):
     def describe(self) -> str:
         """The model in a few words, as the line that opens a run has them."""
 
+    def bytes_shared(self, V: int, dtype: str) -> int:
+        """Bytes of memory that ranks hold together with ``--parallel shared``, for kinds that can."""
+        return 0
+
     def sizes(self) -> str:
         """n, m and h."""
         return f"n={self.order} m={self.features} h={self.hidden}"

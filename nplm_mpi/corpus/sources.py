@@ -82,27 +82,32 @@ def find_source(names: tuple[str, ...]) -> Source:
 
 
 def absolute(config: CorpusConfig) -> CorpusConfig:
-    """The same corpus, each file by its absolute path, links followed: found from anywhere.
+    """The same corpus, each file by its absolute path, links followed: found from anywhere."""
 
-    Raises
-    ------
-    UserError
-        If a file is not there, or none; with its name as it was given.
-    """
-
-    def found(names: tuple[str, ...], option: str) -> tuple[str, ...]:
-        whole = len(names) == 1 and brown.looks_like_brown(Path(names[0]))
-        if not whole and not set(BUILT_IN) & set(names):
-            check_files(names, option)
+    def found(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name if name in BUILT_IN else resolved(name) for name in names)
 
     return dataclasses.replace(
         config,
-        corpus=found(config.corpus, "--corpus"),
-        valid=found(config.valid, "--valid"),
-        test=found(config.test, "--test"),
+        corpus=found(config.corpus),
+        valid=found(config.valid),
+        test=found(config.test),
         vocabulary=resolved(config.vocabulary) if config.vocabulary else "",
     )
+
+
+def check_there(config: CorpusConfig) -> None:
+    """Refuse a file that is not there, or none, with its name as it was given; nothing is read.
+
+    Raises
+    ------
+    UserError
+        Naming the option and the file.
+    """
+    for names, option in ((config.corpus, "--corpus"), (config.valid, "--valid"), (config.test, "--test")):
+        whole = len(names) == 1 and brown.looks_like_brown(Path(names[0]))
+        if not whole and not set(BUILT_IN) & set(names):
+            check_files(names, option)
 
 
 def content_digest(names: tuple[str, ...], sentences: bool) -> str:

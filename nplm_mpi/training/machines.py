@@ -2,15 +2,11 @@
 
 from typing import Protocol
 
-import numpy as np
-
 from nplm_mpi.base.hosts import cores, hostname, own_cores
 from nplm_mpi.base.wording import counted
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.run import Config
 from nplm_mpi.machine import identity, shared_memory
-from nplm_mpi.models.network.options import NetworkConfig
-from nplm_mpi.models.network.shared import bytes_shared
 
 
 class Warned(Protocol):
@@ -46,9 +42,9 @@ def check_shared_memory(comm: Comm, config: Config, V: int) -> None:
     UserError
         On all ranks, with what is needed and free.
     """
-    shape, settings = config.model, config.training
-    if comm.size > 1 and settings.parallel == "shared" and isinstance(shape, NetworkConfig):
-        needed = bytes_shared(shape, V, np.dtype(settings.dtype))
+    settings = config.training
+    if comm.size > 1 and settings.parallel == "shared":
+        needed = config.model.bytes_shared(V, settings.dtype)
         comm.on_root(shared_memory.require, needed, "--parallel shared")
 
 

@@ -20,7 +20,7 @@ from nplm_mpi.config.run import Config
 from nplm_mpi.config.training import parse_grid
 from nplm_mpi.corpus import Corpus, check_long_enough, open_prepared, prepare
 from nplm_mpi.corpus.examples import Examples
-from nplm_mpi.corpus.sources import absolute
+from nplm_mpi.corpus.sources import absolute, check_there
 from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.kinds import KINDS
 from nplm_mpi.models.outputs.proposal import Proposal
@@ -124,10 +124,10 @@ def train(
     KINDS[config.model.model].check_ranks(comm, config.training)
     check_machines(comm, config.training.threads, screen)
     out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
-    asked = config.corpus.corpus
+    comm.on_root(check_there, config.corpus)
+    screen.say(f"reading {' '.join(config.corpus.corpus)}")
     # In files by absolute paths, so that the text is found from any folder.
     config = replace(config, corpus=comm.on_root(absolute, config.corpus))
-    screen.say(f"reading {' '.join(asked)}")
     corpus = open_on_all(comm, config)
     with same_on_all_ranks():
         check_long_enough(corpus, config.model.order)

@@ -36,6 +36,12 @@ class NetworkConfig(ModelConfig):
         """Columns of O = [b | U | W]: D = 1 + h (+ (n-1)m with direct connections)."""
         return 1 + self.hidden + (self.inputs if self.direct else 0)
 
+    def bytes_shared(self, V: int, dtype: str) -> int:
+        """C, H, d and O, whose rows begin at cache lines."""
+        from nplm_mpi.models.network.shared import bytes_shared
+
+        return bytes_shared(self, V, dtype)
+
     def describe(self) -> str:
         """See :class:`nplm_mpi.config.models.ModelConfig`."""
         return f"network {self.sizes()} {'with' if self.direct else 'without'} direct connections"

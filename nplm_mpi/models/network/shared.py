@@ -48,9 +48,9 @@ class Loss:
         return self.missing / self.intended if self.intended else 0.0
 
 
-def bytes_shared(shape: NetworkConfig, V: int, dtype: np.dtype) -> int:
+def bytes_shared(shape: NetworkConfig, V: int, dtype: str | np.dtype) -> int:
     """What the ranks of a machine hold together: C, H, d and O."""
-    m, h = shape.features, shape.hidden
+    m, h, dtype = shape.features, shape.hidden, np.dtype(dtype)
     return (V * (m + aligned_width(shape.columns, dtype)) + h * (shape.inputs + 1)) * dtype.itemsize
 
 
