@@ -151,7 +151,7 @@ REFUSED_EVALUATIONS = [
     ([DATA / "H14_truncated60.h5"], ["H14_truncated60.h5"]),
     ([DATA / "H14_minus1.h5"], ["H14_minus1.h5"]),
     ([DATA / "H14_good.h5"], ["H14_good.h5"]),
-    ([], ["FILE.h5"]),
+    ([], ["FILE"]),
     (["missing.h5", "--split", "dev"], ["dev", "valid"]),
 ]
 

@@ -2,9 +2,10 @@
 
 import os
 import socket
+import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -125,12 +126,12 @@ def train(
     check_machines(comm, config.training.threads, screen)
     out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
     comm.on_root(check_there, config.corpus)
-    screen.say(f"reading {' '.join(config.corpus.corpus)}")
-    # In files by absolute paths, so that the text is found from any folder.
-    config = replace(config, corpus=comm.on_root(absolute, config.corpus))
-    corpus = open_on_all(comm, config)
-    with same_on_all_ranks():
-        check_long_enough(corpus, config.model.order)
+    with telling(screen, f"reading {' '.join(config.corpus.corpus)}"):
+        # In files by absolute paths, so that the text is found from any folder.
+        config = replace(config, corpus=comm.on_root(absolute, config.corpus))
+        corpus = open_on_all(comm, config)
+        with same_on_all_ranks():
+            check_long_enough(corpus, config.model.order)
     for line in describe(comm, config, corpus):
         screen.say(line)
     if not found:
@@ -225,6 +226,28 @@ def sees(folder: Path, mark: str, patience: float = 5.0) -> bool:
             return False
         time.sleep(0.2)
     return True
+
+
+@contextmanager
+def telling(screen: Screen, text: str) -> Iterator[None]:
+    """While entered, say ``text``: after half a second, or at the end if nothing went wrong.
+
+    So what takes time is told while it does, and a mistake in a text is one line.
+    """
+    first = threading.Lock()
+
+    def say() -> None:
+        if first.acquire(blocking=False):
+            screen.say(text)
+
+    timer = threading.Timer(0.5, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+    say()
 
 
 def open_on_all(comm: Comm, config: Config) -> Corpus:
