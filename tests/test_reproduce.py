@@ -271,7 +271,7 @@ def test_table_2_is_made_with_the_papers_ap_settings(tmp_path, monkeypatch):
     treated = ["<name>", "<unk>", "<unk>", "<unk>", "<number>", "<unk>", ".", "aaaa"]
     assert corpus.vocabulary.decode(corpus.tokens[:8]) == treated
     given = ["table2", "--corpus", TEXT, "--treatment", "none", "--vocabulary-size", "9", "--out", "x"]
-    changed = command.make_plan(command.parse(given)).corpus
+    changed = command.make_plan(command.make_parser().parse_args(given)).corpus
     assert (changed.treatment, changed.vocabulary_size) == ("none", 9)
 
 
