@@ -23,7 +23,7 @@ from nplm_mpi.commandline import streams, tables
 from nplm_mpi.commandline.streams import OutputError, Sink, print_json, report, text_stream
 from tests.mpi import ROOT
 
-ARPA = "\\data\\\nngram 1=3\n\n\\1-grams:\n-99\t<s>\n-0.6\t</s>\n-0.3\toak\n\n\\end\\\n"
+ARPA = "\\data\\\nngram 1=3\n\n\\1-grams:\n-99\t<s>\n-0.30103\t</s>\n-0.30103\toak\n\n\\end\\\n"
 
 
 def shell(

@@ -222,7 +222,9 @@ def check_same_run(started: Config, asked: Config, out: str) -> None:
     now = asked.options()
     for name, (then, _) in started.options().items():
         if name in now and then != now[name][0] and name not in may_change:
-            differences.append(f"{typed(name, then)}, not {show(now[name][0])}")
+            value = now[name][0]
+            other = typed(name, value) if isinstance(value, bool) else show(value)
+            differences.append(f"{typed(name, then)}, not {other}")
     if differences:
         raise UserError(
             f"--resume: the run in {out} was started with {'; '.join(differences)}; "
