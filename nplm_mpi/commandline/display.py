@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -179,7 +180,7 @@ def epoch_line(entry: dict[str, Any]) -> str:
     return f"epoch {int(entry['epoch'])}: {', '.join(results)}, after {duration(entry['seconds'])}"
 
 
-class Moving:
+class Moving(ABC):
     """A line at the end of a terminal that is written anew a few times a second.
 
     Parameters
@@ -210,9 +211,9 @@ class Moving:
 
         return Text(self.text(), no_wrap=True, overflow="ellipsis")
 
+    @abstractmethod
     def text(self) -> str:
         """What the line says."""
-        raise NotImplementedError
 
     @property
     def seconds(self) -> float:
