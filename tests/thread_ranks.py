@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from nplm_mpi.base.watch import Watch
+
 
 class ThreadComm:
     """The part of ``nplm_mpi.comm.Comm`` that checkpoints need, between threads."""
 
     def __init__(self, rank: int, size: int, mail: dict) -> None:
         self.rank, self.size, self.is_root, self._mail = rank, size, rank == 0, mail
+        self.watch = Watch(rank, size)
 
     def _put(self, destination: int, value: Any) -> None:
         self._mail[self.rank, destination].put(value)
