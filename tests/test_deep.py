@@ -227,7 +227,7 @@ def test_options_that_make_no_sense_are_refused(options, says):
 @pytest.mark.parametrize("more", [[], ["--tied", "--no-tied-projection", "--features", "5", "--hidden", "5"]])
 def test_dropout_of_a_projection_needs_one_unless_a_file_says_so(more):
     parser = Parser("train", "", "")
-    add_config_options(parser)
+    add_config_options(parser, "small")
     arguments = parser.parse_args(["--model", "deep", "--dropout-outputs", "0.1", *more])
     with pytest.raises(UserError, match=r"^--dropout-outputs 0.1: .* no projection .*--dropout-outputs 0$"):
         build_config(arguments, default_preset="small")

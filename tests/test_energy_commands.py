@@ -118,7 +118,7 @@ def test_contexts_beyond_the_usual_range_change_no_bit_of_the_others(run):
     words = np.arange(6) % len(model.vocabulary)
     contexts = np.array([[1, 2], [2, 1], [3, 1], [1, 1], [2, 2], [0, 1]])
     scorer.parameters.C[0] = 500.0
-    scorer.model.find_candidate_parts()
+    scorer._of_contexts.model.find_candidate_parts()
     together = model.log_prob(contexts, words)
     alone = np.concatenate([model.log_prob(c[None], w[None]) for c, w in zip(contexts, words, strict=True)])
     assert together.tobytes() == alone.tobytes()
@@ -153,7 +153,7 @@ def test_export_writes_what_can_be_written_and_refuses_the_rest(run, tmp_path):
     assert len((tmp_path / "m.txt").read_text().splitlines()) == len(stored["C"]) + 1
     for arguments, said in (
         (["--format", "word2vec", "--vectors", "outputs"], "give features"),
-        (["--format", "onnx"], "no ONNX graph"),
+        (["--format", "onnx"], "--format onnx has no layers for the energy model"),
     ):
         with pytest.raises(UserError, match=said):
             export.main(serial(), [best, *arguments, "--out", str(tmp_path / "refused")])

@@ -173,7 +173,7 @@ def test_a_non_blocking_input_is_waited_for(folder: Path) -> None:
     assert process.stdout
     for _ in range(3):
         os.write(writing, b"oak\n")
-        assert process.stdout.readline().startswith(b"-0.9\t2\t0\t")
+        assert process.stdout.readline().startswith(b"-0.60206\t2\t0\t")
     os.close(writing)
     assert process.wait(30) == 0
     process.stdout.close()

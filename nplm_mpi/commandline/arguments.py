@@ -49,12 +49,15 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, naming the nearest option for one that does not exist."""
-        defaults = {}
-        for action in self._actions:
-            if action.option_strings and action.default is not argparse.SUPPRESS:
-                defaults[action.dest], action.default = action.default, argparse.SUPPRESS
-        # Intermixed: `NAME FILE --option FILE` is as good as options first.
-        found, unknown = self.parse_known_intermixed_args(args, namespace)
+        withheld = [(action, action.default) for action in self._actions if action.option_strings]
+        for action, _ in withheld:
+            action.default = argparse.SUPPRESS
+        try:
+            # Intermixed: `NAME FILE --option FILE` is as good as options first.
+            found, unknown = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            for action, default in withheld:
+                action.default = default
         if unknown:
             near = difflib.get_close_matches(unknown[0].split("=")[0], self._option_string_actions, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else f"; see {self.prog} --help"
@@ -68,9 +71,9 @@ class Parser(argparse.ArgumentParser):
                 )
                 before = found.flags.get(action.dest)
                 found.flags[action.dest] = f"{before} or {longest}" if before else longest
-        for name, value in defaults.items():
-            if name not in found.given:
-                setattr(found, name, value)
+        for action, default in withheld:
+            if default is not argparse.SUPPRESS and action.dest not in found.given:
+                setattr(found, action.dest, default)
         return found
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
