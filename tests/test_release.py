@@ -3,22 +3,46 @@
 import ast
 import json
 import re
-from importlib.metadata import requires
+import tomllib
+from configparser import ConfigParser
 
 import yaml
 
 from nplm_mpi import __version__
 from tests.mpi import ROOT
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
 
 def needed() -> dict[str, str]:
     """The package's dependencies without extras: name and lowest version."""
     found = {}
-    for line in requires("nplm-mpi") or ():
-        if "extra ==" not in line:
-            name, lowest = re.fullmatch(r"([\w.-]+)\s*>=\s*([\d.]+).*", line).groups()  # type: ignore[union-attr]
-            found[name.lower()] = lowest
+    for line in PROJECT["dependencies"]:
+        name, lowest = re.fullmatch(r"([\w.-]+)>=([\d.]+)", line).groups()  # type: ignore[union-attr]
+        found[name.lower()] = lowest
     return found
+
+
+def test_what_the_package_is_stands_in_one_file() -> None:
+    tools = ConfigParser()
+    tools.read(ROOT / "setup.cfg")
+    assert not [name for name in tools.sections() if name == "metadata" or name.startswith("options")]
+    assert PROJECT["dynamic"] == ["version"]
+    assert not (ROOT / "setup.py").exists()
+
+
+def test_the_lists_of_descriptions_say_what_the_project_file_says() -> None:
+    meta = json.loads((ROOT / "codemeta.json").read_text())
+    recipe = yaml.safe_load((ROOT / ".ci/conda/recipe.yaml").read_text())
+    assert meta["description"] == recipe["about"]["summary"] == PROJECT["description"]
+    assert meta["keywords"] == PROJECT["keywords"]
+    assert meta["programmingLanguage"]["version"] == PROJECT["requires-python"]
+    licences = recipe["about"]["license"], yaml.safe_load((ROOT / "CITATION.cff").read_text())["license"]
+    assert licences == (PROJECT["license"],) * 2
+    assert recipe["about"]["homepage"] == PROJECT["urls"]["Homepage"]
+    assert meta["referencePublication"]["url"] == PROJECT["urls"]["Paper"]
+    (command,) = recipe["build"]["python"]["entry_points"]
+    assert dict([command.split(" = ")]) == PROJECT["scripts"]
 
 
 def test_one_version_stands_everywhere() -> None:
