@@ -35,7 +35,7 @@ from nplm_mpi.models.kinds import configure
 from nplm_mpi.storage import safe_hdf5
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.saving import SaveError, Sliced, Whole, latest_good, open_model
-from tests.faults import Tally, corrupted, kill_and_resume, uninterrupted
+from tests.helpers.faults import Tally, corrupted, kill_and_resume, uninterrupted
 from tests.test_disks import FULL, WRITERS, failing
 
 PER_RUN = 10

@@ -1,1 +1,1 @@
-"""Tests; the checkout's root is on ``sys.path``, so ``import tests.oracle`` works everywhere."""
+"""Tests; the checkout's root is on ``sys.path``, so ``import tests.oracles.network`` works everywhere."""

@@ -15,8 +15,8 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser, build_config, words_of_text
-from tests.commands import main_of
-from tests.mpi import ROOT
+from tests.helpers.commands import main_of
+from tests.helpers.mpi import ROOT
 
 # A command, what is refused, and the option that it lacks or that is in its way.
 IDLE = [

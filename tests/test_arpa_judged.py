@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import nplm_mpi
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.ngram import BackoffModel, arpa, storage
-from tests.commands import assert_refused, command, command_here
-from tests.kenlm_judge import Judge
+from tests.helpers.commands import assert_refused, command, command_here
+from tests.oracles.kenlm_judge import Judge
 
 pytest.importorskip("kenlm")
 JUDGE = Judge()

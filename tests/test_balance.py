@@ -17,9 +17,9 @@ from nplm_mpi.models.outputs import table
 from nplm_mpi.models.partition import Partition, UnequalPartition, common
 from nplm_mpi.training import balance as balancing
 from nplm_mpi.training.balance import SMALLEST, UNIT, Balance, better_counts
-from tests.commands import assert_refused, command_here
-from tests.faults import OPTIONS
-from tests.mpi import mpi_command, mpi_run
+from tests.helpers.commands import assert_refused, command_here
+from tests.helpers.faults import OPTIONS
+from tests.helpers.mpi import mpi_command, mpi_run
 
 counts_of_ranks = st.lists(st.integers(0, 60), min_size=1, max_size=9)
 

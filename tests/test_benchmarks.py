@@ -11,7 +11,7 @@ from benchmarks.nplm_toolkit import Toolkit
 from benchmarks.scaling import add_efficiency, rank_counts, table
 from benchmarks.shared import table as shared_table
 from benchmarks.slow_network import table as network_table
-from tests.mpi import launch
+from tests.helpers.mpi import launch
 
 
 def test_rank_counts_double_up_to_all_ranks():

@@ -19,9 +19,9 @@ from nplm_mpi.models.partition import Partition
 from nplm_mpi.storage import safe_hdf5
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.saving import NonFiniteError, SaveError, Sliced, Whole, latest_good, open_model
-from tests.checkpoint_files import WORDS, make_arrays, make_config, save_model
-from tests.mpi import mpi_run
-from tests.thread_ranks import ThreadComm, run_ranks
+from tests.helpers.checkpoint_files import WORDS, make_arrays, make_config, save_model
+from tests.helpers.mpi import mpi_run
+from tests.helpers.thread_ranks import ThreadComm, run_ranks
 
 STATE = {"updates": 12, "generator": {"state": 2**127 + 1}, "history": [[1, 2.5], [2, 0.1]], "note": "é"}
 
@@ -255,7 +255,7 @@ def test_a_process_killed_at_any_step_of_the_exchange_leaves_a_good_checkpoint(t
     script = f"""
 import os, sys
 from pathlib import Path
-from tests.checkpoint_files import save_model
+from tests.helpers.checkpoint_files import save_model
 path = Path({str(tmp_path)!r}) / "checkpoint.h5"
 for updates in range(2):
     save_model(path, training={{"updates": updates}}, keep_previous=True)

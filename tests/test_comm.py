@@ -17,7 +17,7 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.rapid import EXAMPLES_TOGETHER
-from tests.mpi import LAUNCHERS, ROOT, default_launcher, mpi_command, mpi_run
+from tests.helpers.mpi import LAUNCHERS, ROOT, default_launcher, mpi_command, mpi_run
 
 RANKS = pytest.mark.parametrize("ranks", [1, 2, 3])
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.commands import DATA
-from tests.mpi import mpi_run
+from tests.helpers.commands import DATA
+from tests.helpers.mpi import mpi_run
 
 TINY = ["--corpus", str(DATA / "H15_vocab17.txt"), "--stream", "--min-count", "0", "--split", "400,100,rest"]
 TINY += ["--order", "3", "--features", "4", "--hidden", "5", "--epochs", "1", "--batch"]

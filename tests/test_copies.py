@@ -14,7 +14,7 @@ from nplm_mpi.comm import serial
 from nplm_mpi.models.kinds import configure
 from nplm_mpi.storage.model_file import save_model
 from nplm_mpi.training.session import build
-from tests.model_files import WORDS, make_vocabulary
+from tests.helpers.model_files import WORDS, make_vocabulary
 
 KINDS: dict[str, dict[str, object]] = {
     "network": {"hidden": 6, "direct": True},

@@ -13,8 +13,8 @@ from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
 from nplm_mpi.models.kinds import configure, from_dict
 from nplm_mpi.models.partition import Partition
-from tests.deep_ranks import Setting, Trained, build, parameters, train, train_on_ranks
-from tests.mpi import mpi_run
+from tests.helpers.deep_ranks import Setting, Trained, build, parameters, train, train_on_ranks
+from tests.helpers.mpi import mpi_run
 
 EVERYTHING = {
     "tied": True, "optimizer": "adam", "norm": True, "layers": 3, "activation": "gelu", "clip": 0.05,
@@ -64,7 +64,7 @@ def setting_of(name: str) -> Setting:
 def judge(setting: Setting):
     """The oracle after the setting's training, and log P of the examples before each update."""
     pytest.importorskip("torch")
-    from tests.deep_oracle import Options, Oracle
+    from tests.oracles.deep import Options, Oracle
 
     d = setting.learning
     learning = {"optimizer": d.optimizer, "decay": setting.decay, "clip": d.clip, "average": d.average}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nplm_mpi.comm import serial
-from tests.deep_ranks import Setting, parameters, train
+from tests.helpers.deep_ranks import Setting, parameters, train
 
 HIDDEN_DROPOUT = {"dropout_features": 0.2, "dropout_hidden": 0.3}
 DROPOUT = {**HIDDEN_DROPOUT, "dropout_outputs": 0.1}

@@ -24,8 +24,8 @@ from nplm_mpi.models.layout import Layout
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.training import session
 from nplm_mpi.training.rates import learning_rate
-from tests.deep_numpy import Network
-from tests.mpi import mpi_run
+from tests.helpers.mpi import mpi_run
+from tests.oracles.deep_numpy import Network
 from tests.test_resume import assert_same_files, command, train_to_update
 
 DEEP = [

@@ -23,8 +23,8 @@ from nplm_mpi.ngram import arpa, kneser_ney, storage
 from nplm_mpi.storage import exporting, figures
 from nplm_mpi.storage.saving import SaveError
 from nplm_mpi.training.folder_lock import FolderLock
-from tests.checkpoint_files import make_arrays, make_config, save_model
-from tests.mpi import ROOT
+from tests.helpers.checkpoint_files import make_arrays, make_config, save_model
+from tests.helpers.mpi import ROOT
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 WORDS = ["<unk>", "oak", "elm"]
@@ -125,7 +125,7 @@ def test_an_error_when_a_file_is_closed_or_renamed_leaves_what_was_there(tmp_pat
 def test_a_process_whose_disk_failed_in_the_midst_of_hdf5_ends_in_peace(tmp_path):
     """Every write in turn; the library, left with a half-made file, used to crash at the end."""
     code = (
-        "import os, sys; from pathlib import Path; from tests.checkpoint_files import save_model\n"
+        "import os, sys; from pathlib import Path; from tests.helpers.checkpoint_files import save_model\n"
         "real, calls, last = os.pwrite, [], int(sys.argv[1])\n"
         "def pwrite(*a):\n"
         "    calls.append(1)\n"

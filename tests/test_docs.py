@@ -21,9 +21,9 @@ import nplm_mpi
 from nplm_mpi import export, train
 from nplm_mpi.comm import serial
 from nplm_mpi.commandline import cli
-from tests.commands import main_of
-from tests.model_files import WORDS, make_vocabulary, write_model
-from tests.mpi import ROOT, launch
+from tests.helpers.commands import main_of
+from tests.helpers.model_files import WORDS, make_vocabulary, write_model
+from tests.helpers.mpi import ROOT, launch
 
 PAGES = sorted([*ROOT.glob("docs/*.rst"), *ROOT.glob("docs/*.md")])
 TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]

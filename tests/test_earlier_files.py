@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import nplm_mpi
-from tests.commands import DATA, read_parameters, succeed
+from tests.helpers.commands import DATA, read_parameters, succeed
 
 EARLIER = DATA / "earlier"
 KINDS = ("network", "energy", "deep")

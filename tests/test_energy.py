@@ -18,10 +18,18 @@ from nplm_mpi.models.network.parameters import BLOCK
 from nplm_mpi.models.outputs.rows import NEVER
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.planning.costs import Layout, messages
-from tests.energy_oracle import EnergyNetwork
-from tests.energy_ranks import Setting, build, gather, log_prob_on_ranks, train, train_on_ranks, train_oracle
-from tests.mpi import mpi_run
-from tests.oracle import central_differences
+from tests.helpers.energy_ranks import (
+    Setting,
+    build,
+    gather,
+    log_prob_on_ranks,
+    train,
+    train_on_ranks,
+    train_oracle,
+)
+from tests.helpers.mpi import mpi_run
+from tests.oracles.energy import EnergyNetwork
+from tests.oracles.network import central_differences
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,8 +16,8 @@ from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.kinds import configure
 from nplm_mpi.planning.costs import Layout, memory_per_rank
 from nplm_mpi.planning.networks import NETWORKS
-from tests.commands import command, read_parameters, same_bits, succeed
-from tests.energy_oracle import EnergyNetwork
+from tests.helpers.commands import command, read_parameters, same_bits, succeed
+from tests.oracles.energy import EnergyNetwork
 
 SMALL = ["--model", "energy", "--order", 3, "--features", 4, "--hidden", 5, "--batch", 3, "--lr", 0.1]
 KINDS = {"common": [], "per-word": ["--per-word-v"]}

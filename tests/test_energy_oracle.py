@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tests.energy_oracle import EnergyNetwork
-from tests.oracle import central_differences
+from tests.oracles.energy import EnergyNetwork
+from tests.oracles.network import central_differences
 
 SHAPES = [
     dict(V=7, n=3, m=2, h=4, per_word_v=False),

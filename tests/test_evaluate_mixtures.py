@@ -15,8 +15,8 @@ from nplm_mpi.evaluate import main
 from nplm_mpi.ngram import __main__ as ngram_command
 from nplm_mpi.ngram import load as load_ngram
 from nplm_mpi.train import main as train
-from tests.mpi import mpi_command
-from tests.ngram_oracle import DATA
+from tests.helpers.mpi import mpi_command
+from tests.oracles.ngram import DATA
 
 TEXT = str(DATA / "H15_vocab17.txt")
 CORPUS = ("--corpus", TEXT, "--stream", "--min-count", "0", "--split", "400,100,rest")

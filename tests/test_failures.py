@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tests.commands import DATA
-from tests.mpi import LAUNCHERS, mpi_command, tail
+from tests.helpers.commands import DATA
+from tests.helpers.mpi import LAUNCHERS, mpi_command, tail
 
 LIMIT = 10
 

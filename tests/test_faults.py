@@ -16,8 +16,8 @@ from nplm_mpi.base.files import unfinished
 from nplm_mpi.storage.saving import latest_good, open_model
 from nplm_mpi.training.folder_lock import FolderLock
 from nplm_mpi.training.loop import Training
-from tests.faults import OPTIONS, Job, Tally, end_with_parent, kill_and_resume, uninterrupted
-from tests.mpi import default_launcher, launch, mpi_run, openmpi_launcher
+from tests.helpers.faults import OPTIONS, Job, Tally, end_with_parent, kill_and_resume, uninterrupted
+from tests.helpers.mpi import default_launcher, launch, mpi_run, openmpi_launcher
 from tests.test_resume import assert_same_files, command
 
 
@@ -107,7 +107,7 @@ def test_a_second_interrupt_ends_at_once(tmp_path):
     """Even while a slow disk keeps the first one's checkpoint from being finished."""
     options = [*OPTIONS, "--epochs", "100000", "--out", str(tmp_path / "run"), "--no-evaluate"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.slow_train", "3", *options[:-1], "--checkpoint-every", "2"],
+        [sys.executable, "-m", "tests.helpers.slow_train", "3", *options[:-1], "--checkpoint-every", "2"],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         preexec_fn=end_with_parent,

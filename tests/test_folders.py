@@ -11,9 +11,9 @@ from nplm_mpi.comm import Comm, world
 from nplm_mpi.training.folder_lock import FolderLock
 from nplm_mpi.training.run_folder import choose_folder, make_folder
 from nplm_mpi.training.session import check_folder
-from tests.commands import assert_refused, command_here
-from tests.model_files import WORDS, make_vocabulary, write_model
-from tests.mpi import mpi_run
+from tests.helpers.commands import assert_refused, command_here
+from tests.helpers.model_files import WORDS, make_vocabulary, write_model
+from tests.helpers.mpi import mpi_run
 
 LONG = "n" * 300
 

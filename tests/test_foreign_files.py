@@ -16,8 +16,8 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.ngram import is_ngram_file
 from nplm_mpi.storage import exporting
 from nplm_mpi.storage.saving import SaveError, latest_good, open_model
-from tests.checkpoint_files import WORDS, forge, make_config, save_model
-from tests.faults import corrupted
+from tests.helpers.checkpoint_files import WORDS, forge, make_config, save_model
+from tests.helpers.faults import corrupted
 
 DATA = Path(__file__).parent / "data"
 TRAINING = {"updates": 3, "seen": np.arange(len(WORDS)), "momentum": np.zeros(5)}

@@ -18,9 +18,9 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.config.training import TrainingConfig, parse_grid
 from nplm_mpi.machine.simd import whole_vectors
 from nplm_mpi.models.network.grid import Grid, distinct
-from tests.mpi import Finished, mpi_command, mpi_run
-from tests.oracle import Network
-from tests.ranks import Setting, build, gather, train, train_on_ranks, train_oracle
+from tests.helpers.mpi import Finished, mpi_command, mpi_run
+from tests.helpers.ranks import Setting, build, gather, train, train_on_ranks, train_oracle
+from tests.oracles.network import Network
 
 GRIDS = [(R, C) for R in (1, 2, 3) for C in (1, 2, 3)]
 

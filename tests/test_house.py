@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nplm_mpi.models.kinds import KINDS
-from tests.mpi import ROOT
+from tests.helpers.mpi import ROOT
 
 PACKAGE = ROOT / "nplm_mpi"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -161,6 +161,23 @@ def test_the_n_gram_models_know_nothing_of_ranks() -> None:
     for path in FILES:
         if inside(path).startswith("ngram/") and path.name != "__main__.py":
             assert "comm" not in {room_of_name(name) for name in imports(path)}, inside(path)
+
+
+def test_what_tests_use_stands_in_folders_of_its_own() -> None:
+    """Helpers are in tests/helpers, what results are compared with in tests/oracles."""
+    tests, ours = ROOT / "tests", ("test_", "conftest", "__init__")
+    assert not [path.name for path in tests.glob("*.py") if not path.name.startswith(ours)]
+    gone = set()
+    for path in tests.rglob("*.py"):
+        for name in imports(path):
+            place = ROOT / name.replace(".", "/")
+            if name.startswith("tests.") and not any(
+                module.with_suffix(".py").exists() or (module / "__init__.py").exists()
+                for module in (place, place.parent)
+                if module != tests
+            ):
+                gone.add(f"{path.name}: {name}")
+    assert not gone
 
 
 @pytest.mark.parametrize("folder", ["nplm_mpi", "tests", "benchmarks", "docs"])

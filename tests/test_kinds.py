@@ -14,9 +14,9 @@ from nplm_mpi.comm import serial
 from nplm_mpi.config.training import TrainingConfig
 from nplm_mpi.models.kinds import KINDS, configure, read_yaml
 from nplm_mpi.storage import safe_hdf5
-from tests import fourth_kind
-from tests.commands import DATA
-from tests.mpi import launch, tail
+from tests.helpers import fourth_kind
+from tests.helpers.commands import DATA
+from tests.helpers.mpi import launch, tail
 
 SENTENCES = ("--corpus", DATA / "H10_kn_train.txt", "--sentences", "--min-count", 0, "--split", "rest,0.2,0")
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import nplm_mpi
 from nplm_mpi.corpus import BOS, EOS, UNK, Vocabulary
 from nplm_mpi.scoring.language_model import LanguageModel
-from tests.model_files import WORDS, make_vocabulary, write_model
-from tests.mpi import mpi_run
-from tests.oracle import Network
+from tests.helpers.model_files import WORDS, make_vocabulary, write_model
+from tests.helpers.mpi import mpi_run
+from tests.oracles.network import Network
 
 Opened = tuple[LanguageModel, Network]
 

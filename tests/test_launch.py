@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.mpi import AS_ROOT, LAUNCHERS, ONE_THREAD, ROOT, Finished, launch
+from tests.helpers.mpi import AS_ROOT, LAUNCHERS, ONE_THREAD, ROOT, Finished, launch
 
 LAUNCH = ROOT / "launch"
 SCRIPTS = ["local.sh", "slurm.sbatch", "pbs.sh"]

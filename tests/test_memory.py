@@ -12,8 +12,8 @@ from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.energy.parameters import EnergyParameters
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.planning.costs import PROCESS_BYTES, Layout, memory_per_rank
-from tests.commands import command_here
-from tests.faults import OPTIONS
+from tests.helpers.commands import command_here
+from tests.helpers.faults import OPTIONS
 from tests.test_deep_runs import DEEP, bytes_held
 
 KINDS = {

@@ -12,7 +12,7 @@ from numba import njit
 from nplm_mpi.machine import few_examples, microkernels, row_passes
 from nplm_mpi.machine.aligned import aligned_rows
 from nplm_mpi.machine.fast_exp import exp, tanh
-from tests.mpi import launch
+from tests.helpers.mpi import launch
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
 sizes = st.integers(1, 70)

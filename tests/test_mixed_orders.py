@@ -10,8 +10,8 @@ from nplm_mpi.comm import serial
 from nplm_mpi.evaluate import main
 from nplm_mpi.ngram import __main__ as ngram_command
 from nplm_mpi.train import main as train
-from tests.commands import assert_refused, command_here
-from tests.ngram_oracle import DATA
+from tests.helpers.commands import assert_refused, command_here
+from tests.oracles.ngram import DATA
 
 TEXT = str(DATA / "H15_vocab17.txt")
 

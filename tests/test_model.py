@@ -16,9 +16,8 @@ from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.parameters import BLOCK, Parameters
 from nplm_mpi.models.outputs.rows import NEVER
 from nplm_mpi.models.partition import Partition
-from tests.mpi import mpi_run
-from tests.oracle import BIASES, Network, central_differences
-from tests.ranks import (
+from tests.helpers.mpi import mpi_run
+from tests.helpers.ranks import (
     Setting,
     build,
     gather,
@@ -28,6 +27,7 @@ from tests.ranks import (
     train_on_ranks,
     train_oracle,
 )
+from tests.oracles.network import BIASES, Network, central_differences
 
 RANKS = [1, 2, 3, 4, 7]
 COLLECTIVES = ["one", "two", "paper"]

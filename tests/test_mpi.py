@@ -9,7 +9,7 @@ import psutil
 import pytest
 from _pytest.outcomes import Failed
 
-from tests.mpi import LAUNCHERS, MARK, mpi_command, mpi_run
+from tests.helpers.mpi import LAUNCHERS, MARK, mpi_command, mpi_run
 
 EVERY_MPI = pytest.mark.parametrize("launcher", LAUNCHERS)
 

@@ -12,7 +12,7 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.scoring import nbest
 from nplm_mpi.scoring.language_model import LN10, open_model
-from tests.model_files import WORDS, make_vocabulary, write_model
+from tests.helpers.model_files import WORDS, make_vocabulary, write_model
 
 DATA = Path(__file__).parent / "data"
 MOSES, KALDI = DATA / "H13_nbest_moses.txt", DATA / "H13_nbest_kaldi.txt"

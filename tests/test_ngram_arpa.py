@@ -12,8 +12,8 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import UNK, Vocabulary
 from nplm_mpi.ngram import arpa
 from nplm_mpi.ngram.kneser_ney import train
-from tests.commands import assert_refused, command_here
-from tests.ngram_oracle import encode, make_vocabulary, read_lines
+from tests.helpers.commands import assert_refused, command_here
+from tests.oracles.ngram import encode, make_vocabulary, read_lines
 
 CASES = list(itertools.product([False, True], ["interpolated", "backoff"], [1, 2, 3, 5]))
 LINES, OTHER = read_lines("H10_kn_train.txt"), read_lines("H10_kn_test.txt")

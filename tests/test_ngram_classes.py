@@ -12,7 +12,7 @@ from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.ngram import kneser_ney
 from nplm_mpi.ngram.classes import USUAL, from_clusters, train
 from nplm_mpi.ngram.exchange import cluster
-from tests.ngram_oracle import encode, make_vocabulary, perplexity, read_lines
+from tests.oracles.ngram import encode, make_vocabulary, perplexity, read_lines
 
 LINES = read_lines("H10_kn_train.txt")
 CASES = list(itertools.product([False, True], ["interpolated", "backoff"]))

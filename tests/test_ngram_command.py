@@ -11,7 +11,7 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.ngram import load
 from nplm_mpi.ngram.__main__ import main
-from tests.ngram_oracle import DATA, encode, perplexity, read_lines
+from tests.oracles.ngram import DATA, encode, perplexity, read_lines
 
 TRAIN, TEST = str(DATA / "H10_kn_train.txt"), str(DATA / "H10_kn_test.txt")
 PLAIN = ("--min-count", "0", "--split", "rest,0,0")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import EOS, Vocabulary
 from nplm_mpi.ngram.exchange import cluster
-from tests.ngram_oracle import encode, make_vocabulary, read_lines
+from tests.oracles.ngram import encode, make_vocabulary, read_lines
 
 
 def recount(tokens, vocabulary, classes):

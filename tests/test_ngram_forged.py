@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.ngram import NgramModel, load
 from nplm_mpi.storage.safe_hdf5 import Source, write_sealed
-from tests.commands import assert_refused, command_here
+from tests.helpers.commands import assert_refused, command_here
 from tests.test_ngram_storage import fit
 
 MODELS: dict[str, NgramModel] = {}

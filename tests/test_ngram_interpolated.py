@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.ngram.interpolated import frequency_bins, improve_weights, train
-from tests.ngram_oracle import encode, make_vocabulary, perplexity, read_lines
+from tests.oracles.ngram import encode, make_vocabulary, perplexity, read_lines
 
 TRAIN, VALID = "H10_kn_train.txt", "H10_kn_test.txt"
 

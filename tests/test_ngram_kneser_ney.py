@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import UNK, Vocabulary
 from nplm_mpi.ngram.kneser_ney import train
-from tests.ngram_oracle import ExactKneserNey, encode, make_vocabulary, perplexity, read_lines
+from tests.oracles.ngram import ExactKneserNey, encode, make_vocabulary, perplexity, read_lines
 
 FORMS = ("interpolated", "backoff")
 

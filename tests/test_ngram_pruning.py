@@ -14,8 +14,8 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.ngram import BackoffModel, arpa, kneser_ney
 from nplm_mpi.ngram.pruning import prune
-from tests.commands import assert_refused, command_here
-from tests.ngram_oracle import DATA, encode, make_vocabulary, read_lines
+from tests.helpers.commands import assert_refused, command_here
+from tests.oracles.ngram import DATA, encode, make_vocabulary, read_lines
 
 LINES = read_lines("H10_kn_train.txt")
 FORMS = ["interpolated", "backoff"]

@@ -10,7 +10,7 @@ import pytest
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.ngram import classes, interpolated, is_ngram_file, kneser_ney, load, save, score_range, scoring
 from nplm_mpi.storage.safe_hdf5 import Source, write_sealed
-from tests.ngram_oracle import DATA, encode, make_vocabulary, read_lines
+from tests.oracles.ngram import DATA, encode, make_vocabulary, read_lines
 
 LINES, OTHER = read_lines("H10_kn_train.txt"), read_lines("H10_kn_test.txt")
 KINDS = ("kneser-ney", "backoff", "interpolated", "class")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus import encode_files, iter_lines
 from nplm_mpi.corpus.opening import LONGEST_WORD, damage_named, open_binary, read_lines
-from tests.commands import assert_refused, command, command_here
-from tests.model_files import WORDS, make_vocabulary, write_model
+from tests.helpers.commands import assert_refused, command, command_here
+from tests.helpers.model_files import WORDS, make_vocabulary, write_model
 
 TEXT = b"the lamp is on\n\nthe rent is 40 euro\n"
 PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.oracle import NAMES, Network, Processors, central_differences, learning_rate
+from tests.oracles.network import NAMES, Network, Processors, central_differences, learning_rate
 
 SHAPES = [
     pytest.param(dict(V=7, n=4, m=3, h=5, direct=True), id="direct"),

@@ -19,8 +19,8 @@ from nplm_mpi.models.outputs.rows import OneSlice
 from nplm_mpi.models.outputs.table import deal
 from nplm_mpi.models.outputs.threads import Threads
 from nplm_mpi.models.partition import Partition, UnequalPartition
-from tests.commands import read_parameters, same_bits
-from tests.mpi import mpi_run
+from tests.helpers.commands import read_parameters, same_bits
+from tests.helpers.mpi import mpi_run
 
 V, N, M, H, K, UPDATES = 150, 4, 5, 7, 6, 12
 

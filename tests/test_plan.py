@@ -20,8 +20,8 @@ from nplm_mpi.planning.costs import (
 from nplm_mpi.planning.measure import Profile
 from nplm_mpi.planning.networks import NETWORKS, Link, Measured
 from nplm_mpi.planning.predicting import Prediction, best_layouts, predict, recommendation
-from tests.mpi import launch, mpi_command, mpi_run
-from tests.ranks import Setting, build
+from tests.helpers.mpi import launch, mpi_command, mpi_run
+from tests.helpers.ranks import Setting, build
 
 AP = NetworkConfig(order=6, features=100, hidden=60, direct=True)
 

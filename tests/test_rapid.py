@@ -12,8 +12,8 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.machine.shared_sums import LINE, SharedSums
 from nplm_mpi.models.network import rapid
 from nplm_mpi.models.network.model import Model
-from tests.mpi import mpi_run
-from tests.ranks import Setting, Trained, build, read
+from tests.helpers.mpi import mpi_run
+from tests.helpers.ranks import Setting, Trained, build, read
 
 EVERYTHING = [
     Setting(V=40, K=1, decay=1e-4),

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from tests.commands import DATA, assert_refused, command, command_here, read_words, succeed
-from tests.mpi import LAUNCHERS
+from tests.helpers.commands import DATA, assert_refused, command, command_here, read_words, succeed
+from tests.helpers.mpi import LAUNCHERS
 
 GOOD = DATA / "H03_lf.txt"
 

@@ -9,7 +9,7 @@ from configparser import ConfigParser
 import yaml
 
 from nplm_mpi import __version__
-from tests.mpi import ROOT
+from tests.helpers.mpi import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

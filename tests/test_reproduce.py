@@ -17,8 +17,8 @@ from nplm_mpi.reproduce import report, rows
 from nplm_mpi.reproduce.__main__ import main
 from nplm_mpi.reproduce.verdicts import judge_table1
 from nplm_mpi.reproduce.work import learning_curve
-from tests.mpi import ROOT, mpi_command
-from tests.ngram_oracle import DATA
+from tests.helpers.mpi import ROOT, mpi_command
+from tests.oracles.ngram import DATA
 
 TEXT = str(DATA / "H15_vocab17.txt")
 TABLE2 = (

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nplm_mpi.storage.saving import latest_good, open_model
-from tests.mpi import default_launcher, mpi_command, tail
+from tests.helpers.mpi import default_launcher, mpi_command, tail
 from tests.test_reproduce import TABLE2
 
 EPOCH = 395  # updates, one per example: 400 tokens, five of them context only
@@ -13,7 +13,7 @@ STRUCK = 2 * EPOCH + 150
 
 
 def reproduce(out, struck=()):
-    module = ["tests.struck_reproduce", *map(str, struck)] if struck else ["nplm_mpi.reproduce"]
+    module = ["tests.helpers.struck_reproduce", *map(str, struck)] if struck else ["nplm_mpi.reproduce"]
     arguments = ["-m", *module, *TABLE2, "--out", out, "--only", "ap-paper", "--json"]
     return mpi_command(2, arguments, env={"NPLM_MPI_CACHE": str(out.parent / "cache")})
 

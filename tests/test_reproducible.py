@@ -10,7 +10,7 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.models.kinds import configure
 from nplm_mpi.models.outputs.blocks import BLOCKS, block_rows, partition_in_blocks
 from nplm_mpi.storage.saving import open_model
-from tests.mpi import mpi_run
+from tests.helpers.mpi import mpi_run
 from tests.test_resume import assert_same_files, command, train_to_update
 
 SETTINGS = {

@@ -18,8 +18,8 @@ from nplm_mpi.training import run_folder
 from nplm_mpi.training.loop import Training
 from nplm_mpi.training.pulse import Pulse
 from nplm_mpi.training.run_folder import FolderLock, find_run, trim_metrics
-from tests.faults import OPTIONS, TEXT
-from tests.mpi import mpi_command, mpi_run
+from tests.helpers.faults import OPTIONS, TEXT
+from tests.helpers.mpi import mpi_command, mpi_run
 
 
 def command(comm, *options):

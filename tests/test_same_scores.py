@@ -15,8 +15,8 @@ from nplm_mpi.comm import serial
 from nplm_mpi.models.kinds import configure
 from nplm_mpi.storage.model_file import save_model
 from nplm_mpi.training.session import build
-from tests.model_files import make_vocabulary
-from tests.mpi import ROOT
+from tests.helpers.model_files import make_vocabulary
+from tests.helpers.mpi import ROOT
 
 KINDS: dict[str, dict[str, object]] = {
     "network": {"hidden": 50, "direct": True},

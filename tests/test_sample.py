@@ -16,7 +16,7 @@ from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import Vocabulary, load
 from nplm_mpi.ngram import kneser_ney, save
 from nplm_mpi.scoring.sampling import LONGEST, draw, sample_words, sharpen
-from tests.model_files import WORDS, make_vocabulary, write_model
+from tests.helpers.model_files import WORDS, make_vocabulary, write_model
 
 
 @pytest.fixture(scope="module")

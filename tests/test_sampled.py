@@ -14,9 +14,9 @@ from nplm_mpi.models.kinds import configure
 from nplm_mpi.models.outputs import sampled
 from nplm_mpi.models.outputs.proposal import Proposal
 from nplm_mpi.models.outputs.sampled import SampledUpdates
-from tests import energy_ranks, ranks
-from tests.commands import read_parameters, same_bits
-from tests.mpi import mpi_run
+from tests.helpers import energy_ranks, ranks
+from tests.helpers.commands import read_parameters, same_bits
+from tests.helpers.mpi import mpi_run
 
 
 class EveryWord:

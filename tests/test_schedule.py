@@ -5,8 +5,8 @@ import pytest
 
 from nplm_mpi import comm as communication
 from nplm_mpi.training.trial import TRIALS, Trial, on_several_machines
-from tests.mpi import default_launcher, mpi_run
-from tests.ranks import Setting, Trained, build, gather, read, train_oracle
+from tests.helpers.mpi import default_launcher, mpi_run
+from tests.helpers.ranks import Setting, Trained, build, gather, read, train_oracle
 
 
 def tried(setting: Setting, slow: str) -> tuple[Trained, str | None, str | None]:

@@ -19,8 +19,8 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.corpus import tokenise
 from nplm_mpi.ngram.__main__ import main as ngram_main
-from tests.model_files import WORDS, make_vocabulary, write_model
-from tests.mpi import mpi_command
+from tests.helpers.model_files import WORDS, make_vocabulary, write_model
+from tests.helpers.mpi import mpi_command
 
 DATA = Path(__file__).parent / "data"
 Run = Callable[..., tuple[str, str]]

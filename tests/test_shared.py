@@ -13,8 +13,8 @@ from nplm_mpi.models.kinds import configure
 from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.network.shared import Loss, SharedModel
-from tests.mpi import default_launcher, mpi_command, mpi_run
-from tests.ranks import Setting
+from tests.helpers.mpi import default_launcher, mpi_command, mpi_run
+from tests.helpers.ranks import Setting
 
 
 def build(setting: Setting, comm: communication.Comm) -> tuple[SharedModel, Model]:

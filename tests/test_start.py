@@ -10,7 +10,7 @@ import pytest
 from nplm_mpi.base import launcher, start
 from nplm_mpi.base.alike import difference, short
 from nplm_mpi.machine import identity, shared_memory
-from tests.mpi import LAUNCHERS, ROOT, Finished, default_launcher, launch, mpi_run, tail
+from tests.helpers.mpi import LAUNCHERS, ROOT, Finished, default_launcher, launch, mpi_run, tail
 
 EVERY_MPI = pytest.mark.parametrize("kind", LAUNCHERS)
 # Until all have ended; what fails would take until a limit of minutes.

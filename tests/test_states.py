@@ -12,8 +12,8 @@ import pytest
 import nplm_mpi
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.scoring.states import State
-from tests.commands import command
-from tests.model_files import WORDS, make_vocabulary, write_model
+from tests.helpers.commands import command
+from tests.helpers.model_files import WORDS, make_vocabulary, write_model
 
 LINES = ["the lamp is on", "a a a a rent", "later", "the dragon | off and on"]
 KINDS = ["sentences", "stream", "float64", "ngram"]

@@ -21,7 +21,7 @@ from nplm_mpi.base.strict_json import as_json, finite
 from nplm_mpi.base.wording import printable
 from nplm_mpi.commandline import streams, tables
 from nplm_mpi.commandline.streams import OutputError, Sink, print_json, report, text_stream
-from tests.mpi import ROOT
+from tests.helpers.mpi import ROOT
 
 ARPA = "\\data\\\nngram 1=3\n\n\\1-grams:\n-99\t<s>\n-0.30103\t</s>\n-0.30103\toak\n\n\\end\\\n"
 

@@ -8,7 +8,7 @@ import pytest
 
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import load
-from tests.commands import assert_refused, command_here
+from tests.helpers.commands import assert_refused, command_here
 
 ONE, OTHER = "red sun and blue moon\n" * 40, "moon and blue sun red\n" * 40
 

@@ -12,8 +12,8 @@ from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.outputs.threads import Threads, check_threads
 from nplm_mpi.models.partition import Partition
-from tests.mpi import mpi_run
-from tests.ranks import Setting, build, read, train_oracle
+from tests.helpers.mpi import mpi_run
+from tests.helpers.ranks import Setting, build, read, train_oracle
 
 SETTINGS = [
     Setting(V=200, K=1, decay=0.01, evaluate_after=(9,)),

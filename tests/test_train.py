@@ -14,7 +14,7 @@ from nplm_mpi.config.presets import preset
 from nplm_mpi.models.kinds import configure
 from nplm_mpi.scoring.evaluation import evaluate
 from nplm_mpi.training import loop
-from tests.commands import (
+from tests.helpers.commands import (
     DATA,
     command,
     read_metrics,
@@ -24,7 +24,7 @@ from tests.commands import (
     same_bits,
     succeed,
 )
-from tests.mpi import launch, tail
+from tests.helpers.mpi import launch, tail
 
 H15 = DATA / "H15_vocab17.txt"
 TINY = [

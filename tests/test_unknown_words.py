@@ -17,7 +17,7 @@ from nplm_mpi.scoring.adapting import AdaptingModel
 from nplm_mpi.scoring.language_model import LanguageModel
 from nplm_mpi.scoring.scorers import ModelScorer
 from nplm_mpi.scoring.unknown import rarest_words
-from tests.mpi import mpi_command, tail
+from tests.helpers.mpi import mpi_command, tail
 
 TEXT = "the cat sees the dog\na dog eats the cat\n" * 30 + "the bird sings\n"
 

@@ -17,8 +17,8 @@ from nplm_mpi.corpus import Vocabulary, tokenise
 from nplm_mpi.scoring import word_map
 from nplm_mpi.scoring.vectors import Vectors
 from nplm_mpi.storage import exporting
-from tests.model_files import WORDS, make_vocabulary, write_model
-from tests.oracle import Network
+from tests.helpers.model_files import WORDS, make_vocabulary, write_model
+from tests.oracles.network import Network
 
 DATA = Path(__file__).parent / "data"
 Trained = tuple[Path, Network]

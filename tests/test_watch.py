@@ -14,8 +14,8 @@ import pytest
 from nplm_mpi.base import watch
 from nplm_mpi.base.signals import Signals
 from nplm_mpi.base.watch import Watch
-from tests.faults import OPTIONS, Job, end_with_parent
-from tests.mpi import LAUNCHERS, ROOT, default_launcher
+from tests.helpers.faults import OPTIONS, Job, end_with_parent
+from tests.helpers.mpi import LAUNCHERS, ROOT, default_launcher
 
 # From TERM to the end of all ranks.
 LIMIT = 10

@@ -1,6 +1,6 @@
 """``nplm_mpi.train`` on a slow file system: every step of writing a file takes a while.
 
-python -m tests.slow_train SECONDS [options of nplm_mpi.train]
+python -m tests.helpers.slow_train SECONDS [options of nplm_mpi.train]
 """
 
 import os

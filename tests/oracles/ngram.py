@@ -13,7 +13,7 @@ import numpy as np
 
 from nplm_mpi.corpus import BOS, EOS, UNK, Vocabulary
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 FALLBACK = (Fraction(1, 2), Fraction(1), Fraction(3, 2))
 
 

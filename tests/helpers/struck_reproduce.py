@@ -1,6 +1,6 @@
 """``nplm_mpi.reproduce`` whose last rank gets a signal after so many updates of a network.
 
-python -m tests.struck_reproduce SIGNAL UPDATES CHECKPOINT_EVERY [arguments of nplm_mpi.reproduce]
+python -m tests.helpers.struck_reproduce SIGNAL UPDATES CHECKPOINT_EVERY [arguments of nplm_mpi.reproduce]
 """
 
 import os

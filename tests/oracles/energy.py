@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.oracle import Array, Gradients
+from tests.oracles.network import Array, Gradients
 
 NAMES = ("C", "H", "d", "v", "b")
 BIASES = ("d", "b")

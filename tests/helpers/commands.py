@@ -13,10 +13,10 @@ import pytest
 
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.commandline import cli
-from tests.mpi import ROOT, Finished, launch, mpi_command, tail
-from tests.oracle import Network
+from tests.helpers.mpi import ROOT, Finished, launch, mpi_command, tail
+from tests.oracles.network import Network
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def command(

@@ -10,7 +10,7 @@ from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.outputs.rows import NEVER
 from nplm_mpi.models.partition import Partition
 from nplm_mpi.storage.model_file import save_model
-from tests.oracle import Network
+from tests.oracles.network import Network
 
 WORDS = ["the", "lamp", "is", "on", "off", "rent", "40", "euro", "now", "later", "a", "|", "here", "and"]
 

@@ -18,7 +18,7 @@ import psutil
 
 from nplm_mpi.base.files import unfinished
 from nplm_mpi.storage.saving import open_model
-from tests.mpi import AS_ROOT, LAUNCHERS, MARK, ONE_THREAD, ROOT
+from tests.helpers.mpi import AS_ROOT, LAUNCHERS, MARK, ONE_THREAD, ROOT
 
 TEXT = str(ROOT / "tests" / "data" / "H15_vocab17.txt")
 OPTIONS = [
@@ -66,7 +66,7 @@ class Job:
 
     def __init__(self, launcher: str, ranks: int, options: list[Any], slow: float = 0.0) -> None:
         self.mark = uuid.uuid4().hex
-        module = ["tests.slow_train", str(slow)] if slow else ["nplm_mpi.train"]
+        module = ["tests.helpers.slow_train", str(slow)] if slow else ["nplm_mpi.train"]
         arguments = ["-m", *module, *map(str, options)]
         environment = {**os.environ, **ONE_THREAD, **AS_ROOT, "PYTHONPATH": str(ROOT), MARK: self.mark}
         self.log: IO[bytes] = (Path(options[options.index("--out") + 1]).parent / "log").open("ab+")
@@ -91,7 +91,7 @@ class Job:
 
     def ranks(self) -> list[psutil.Process]:
         """The training processes."""
-        modules = {"nplm_mpi.train", "tests.slow_train"}
+        modules = {"nplm_mpi.train", "tests.helpers.slow_train"}
         found = []
         for process in self.processes():
             with suppress(psutil.Error):

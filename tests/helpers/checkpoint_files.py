@@ -15,7 +15,7 @@ from nplm_mpi.models.partition import Partition
 from nplm_mpi.storage import safe_hdf5
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.saving import Sliced, Whole
-from tests.thread_ranks import run_ranks
+from tests.helpers.thread_ranks import run_ranks
 
 WORDS = ["<unk>", "Straße", "naïve", "東京", "don't", "\x07bell", "😀", " "]
 

@@ -1,7 +1,8 @@
 """The deep network once more, to judge :mod:`nplm_mpi.models.deep.model`: whole arrays, PyTorch
 autograd, float64.
 
-Nothing here is shared with the package; the random numbers of dropout are those of :mod:`tests.deep_numpy`.
+Nothing here is shared with the package; the random numbers of dropout are those of
+:mod:`tests.oracles.deep_numpy`.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tests.deep_numpy import Network, kept
+from tests.oracles.deep_numpy import Network, kept
 
 
 def mask(seed: int, layer: int, example: int, units: int, rate: float) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What the tests of the energy model run on the ranks: bodies for :func:`tests.mpi.mpi_run`."""
+"""What the tests of the energy model run on the ranks: bodies for :func:`tests.helpers.mpi.mpi_run`."""
 
 from dataclasses import dataclass, field
 
@@ -10,8 +10,8 @@ from nplm_mpi.models.energy.model import EnergyModel
 from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.energy.parameters import EnergyParameters
 from nplm_mpi.models.partition import Partition
-from tests.energy_oracle import EnergyNetwork
-from tests.oracle import learning_rate
+from tests.oracles.energy import EnergyNetwork
+from tests.oracles.network import learning_rate
 
 EPS_0, R = 0.1, 0.002
 

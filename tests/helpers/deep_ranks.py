@@ -9,7 +9,7 @@ from nplm_mpi.models.deep.model import DeepModel, Learning
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
 from nplm_mpi.models.partition import Partition
-from tests.deep_numpy import Network
+from tests.oracles.deep_numpy import Network
 
 
 @dataclass(frozen=True)

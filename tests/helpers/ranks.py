@@ -1,4 +1,4 @@
-"""What the tests of the parallel algorithm run on the ranks: bodies for :func:`tests.mpi.mpi_run`.
+"""What the tests of the parallel algorithm run on the ranks: bodies for :func:`tests.helpers.mpi.mpi_run`.
 
 A :class:`Setting` says everything about one training; :func:`train` carries it out
 with the package, :func:`train_oracle` with the oracle.
@@ -14,7 +14,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.options import NetworkConfig
-from tests.oracle import Network, learning_rate
+from tests.oracles.network import Network, learning_rate
 
 EPS_0, R = 0.1, 0.002
 

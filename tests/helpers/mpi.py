@@ -36,7 +36,7 @@ from typing import Any
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MARK = "NPLM_TEST_RUN"
 """Environment variable whose value finds every process of one launch again."""
 
@@ -204,7 +204,7 @@ def mpi_run(
         task = Path(folder, "task.pickle")
         task.write_bytes(pickle.dumps((body, arguments)))
         finished = mpi_command(
-            ranks, ["-m", "tests.mpi", str(task)], timeout=timeout, env=env, launcher=launcher
+            ranks, ["-m", "tests.helpers.mpi", str(task)], timeout=timeout, env=env, launcher=launcher
         )
         failures = [path.read_text() for path in sorted(Path(folder).glob("failure.*"))]
         if failures or finished.returncode:

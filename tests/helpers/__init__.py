@@ -1,0 +1,1 @@
+"""What tests use: how to start commands and ranks, what runs on ranks, files to try things on."""
