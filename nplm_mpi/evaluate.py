@@ -14,7 +14,7 @@ from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Idle, Parser, add_options, refuse_idle
 from nplm_mpi.commandline.streams import print_json
 from nplm_mpi.commandline.tables import print_table
-from nplm_mpi.config.corpus import CorpusConfig
+from nplm_mpi.config.corpus import CorpusConfig, check_encoding
 
 if TYPE_CHECKING:
     from nplm_mpi.corpus import Corpus
@@ -118,8 +118,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command's arguments."""
     arguments = make_parser().parse_args(argv)
     refuse_idle(
-        arguments, [Idle(("mix_weight",), lambda given: not given.mix_with, without="--mix-with FILE")]
+        arguments,
+        [
+            Idle(("mix_weight",), lambda given: not given.mix_with, without="--mix-with FILE"),
+            Idle(("encoding",), lambda given: not hasattr(given, "corpus"), without="--corpus FILE"),
+        ],
     )
+    check_encoding(getattr(arguments, "encoding", "utf-8"))
     return arguments
 
 
@@ -142,7 +147,7 @@ def make_parser() -> Parser:
         "learn: the best on the validation part; "
         "bins: the best there for each frequency bin of the contexts",
     )
-    add_options(parser, CorpusConfig, ("corpus",))
+    add_options(parser, CorpusConfig, ("corpus", "encoding"))
     parser.add_argument(
         "--split",
         choices=("train", "valid", "test"),
@@ -174,12 +179,14 @@ def read_text(
     The tokens are as the mixture's leading model numbers its words.
     """
     from nplm_mpi.corpus import encode_corpus
+    from nplm_mpi.corpus.treatment import Treatment
 
     vocabulary = mixed.lead.vocabulary
     asked = tuple(getattr(arguments, "corpus", ()))
     shown = " ".join(asked)
-    if not asked or is_training_text(asked, trained_on, mixed.lead):
-        corpus = load_training_text(trained_on, mixed.lead, asked)
+    encoding = getattr(arguments, "encoding", trained_on.encoding)
+    if not asked or is_training_text(asked, encoding, trained_on, mixed.lead):
+        corpus = load_training_text(dataclasses.replace(trained_on, encoding=encoding), mixed.lead, asked)
         part = arguments.split or "test"
         corpus.part(part)
         start, stop = corpus.parts[part]
@@ -190,7 +197,7 @@ def read_text(
         return about, corpus.tokens, (start, stop), oov
     if arguments.split:
         raise UserError(f"--split: the model was trained on {' '.join(trained_on.corpus)}, not on {shown}")
-    tokens, _ = encode_corpus(asked, vocabulary, trained_on.treatment)
+    tokens, _ = encode_corpus(asked, vocabulary, Treatment.of(trained_on), encoding)
     unknown = -1 if vocabulary.unk is None else vocabulary.unk
     oov = int(np.count_nonzero(tokens == unknown))
     if oov and vocabulary.unk is None and not (mixed.lead.knows_unknown and not arguments.mix_with):
@@ -201,13 +208,15 @@ def read_text(
     return shown, tokens, (0, len(tokens)), oov
 
 
-def is_training_text(asked: tuple[str, ...], trained_on: CorpusConfig, first: "Predictor") -> bool:
+def is_training_text(
+    asked: tuple[str, ...], encoding: str, trained_on: CorpusConfig, first: "Predictor"
+) -> bool:
     """Whether ``--corpus`` names the text that the model was trained on: by content, wherever it lies."""
     from nplm_mpi.corpus.sources import absolute, content_digest
 
     if "sha256" not in first.text:  # a file of an earlier version knows paths only
         return absolute(CorpusConfig(asked)).corpus == absolute(trained_on).corpus
-    return content_digest(asked, first.vocabulary.bos is not None) == first.text["sha256"]
+    return content_digest(asked, first.vocabulary.bos is not None, encoding) == first.text["sha256"]
 
 
 def load_training_text(trained_on: CorpusConfig, owner: "Predictor", asked: tuple[str, ...] = ()) -> "Corpus":

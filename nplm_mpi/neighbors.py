@@ -102,7 +102,10 @@ def answer(arguments: argparse.Namespace) -> dict[str, Any]:
     """All that was asked for."""
     from nplm_mpi.scoring.language_model import load
 
-    vectors = load(arguments.model).word_vectors(arguments.vectors)
+    model = load(arguments.model)
+    vectors = model.word_vectors(arguments.vectors)
+    arguments.words = list(map(model.spell, arguments.words))
+    arguments.analogy = [list(map(model.spell, words)) for words in arguments.analogy]
     results: dict[str, Any] = {"model": arguments.model, "vectors": arguments.vectors}
     if arguments.words:
         results["neighbors"] = {
@@ -114,7 +117,9 @@ def answer(arguments: argparse.Namespace) -> dict[str, Any]:
             for a, b, c in arguments.analogy
         ]
     if arguments.evaluate:
-        results["evaluation"] = {"file": arguments.evaluate} | vectors.judge(read_pairs(arguments.evaluate))
+        results["evaluation"] = {"file": arguments.evaluate} | vectors.judge(
+            [(model.spell(a), model.spell(b), score) for a, b, score in read_pairs(arguments.evaluate)]
+        )
     if arguments.map:
         results["map"] = draw_map(vectors, arguments)
     return results

@@ -91,8 +91,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def generate(arguments: argparse.Namespace) -> tuple[list[str], int]:
-    """The texts: sentences, or one stretch of a stream; and how many sentences were cut as too long."""
-    from nplm_mpi.corpus import EOS, tokenise
+    """The texts: sentences, lines, or a stretch of a stream; and how many sentences were cut as too long."""
+    from nplm_mpi.corpus import EOS, LINE_EOS, tokenise
     from nplm_mpi.scoring.language_model import open_model
     from nplm_mpi.scoring.sampling import LONGEST, sample_words
 
@@ -100,7 +100,7 @@ def generate(arguments: argparse.Namespace) -> tuple[list[str], int]:
     cli.show_notes(model.notes)
     prompt = tokenise(arguments.prompt)
     random = np.random.default_rng(arguments.seed)
-    stream = model.vocabulary.eos is None
+    stream = model.vocabulary.end is None
     if stream and arguments.sentences is not None:
         raise UserError(
             f"--sentences: {arguments.model} is a model of a stream, without sentences; give --tokens"
@@ -123,6 +123,14 @@ def generate(arguments: argparse.Namespace) -> tuple[list[str], int]:
     left = arguments.tokens
     number = arguments.sentences or (5 if left is None else None)
     longest, cut = arguments.longest or LONGEST, 0
+    if model.vocabulary.lines:
+        lines, drawn = arguments.sentences, list(prompt)
+        for word in words(arguments.tokens or (50 if lines is None else lines * longest)):
+            drawn.append(word)
+            if lines is not None and drawn.count(LINE_EOS) == lines:
+                break
+        missing = 0 if lines is None or arguments.tokens else lines - drawn.count(LINE_EOS)
+        return into_lines(drawn, LINE_EOS), missing
     texts: list[str] = []
     while (number is None or len(texts) < number) and (left is None or left > 0):
         drawn = list(words(longest if left is None else min(left, longest)))
@@ -133,6 +141,19 @@ def generate(arguments: argparse.Namespace) -> tuple[list[str], int]:
             cut += left != 0
         texts.append(" ".join([*prompt, *drawn]))
     return texts, cut
+
+
+def into_lines(words: list[str], end: str) -> list[str]:
+    """Words as lines, where one of them stands for the end of a line."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word == end:
+            lines.append([])
+        else:
+            lines[-1].append(word)
+    if len(lines) > 1 and not lines[-1]:
+        lines.pop()
+    return [" ".join(line) for line in lines]
 
 
 if __name__ == "__main__":

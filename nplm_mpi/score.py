@@ -11,6 +11,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Idle, Parser, refuse_idle, words_of_text
 from nplm_mpi.commandline.streams import standard_input, write_utf8
+from nplm_mpi.config.corpus import check_encoding
 
 EXAMPLES = """
 python -m nplm_mpi.score run/best.h5 < text.txt
@@ -42,6 +43,7 @@ IDLE = (
     Idle(("format", "level", "debug"), lambda given: given.json, beside="--json, which implies both"),
     Idle(("level",), lambda given: given.debug is not None, beside="--debug"),
     Idle(("unk",), lambda given: given.format != "srilm", without="--format srilm"),
+    Idle(("apart",), lambda given: given.nbest, beside="--nbest, whose hypotheses stand by themselves"),
     Idle(("adapt_from",), lambda given: not given.adapt_unknown, without="--adapt-unknown"),
 )
 DESCRIPTION = """
@@ -50,7 +52,9 @@ Results go to standard output, a summary with the out-of-vocabulary words to sta
 
 In a model of sentences a line begins after <s> and its end </s> is predicted. In a model
 of a stream a line begins with nothing known and has no end, so the numbers of the two
-kinds are not comparable. Blank lines are answered, but are in no sum.
+kinds are not comparable. Blank lines are answered, but are in no sum. In a model of lines
+the end <eos> of every line is predicted, of blank ones too, and contexts run on from line
+to line as in training, so that the sum is that of the evaluate command.
 """
 
 
@@ -67,10 +71,18 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         cli.show_notes(loaded.notes)
     with same_on_all_ranks():
         model = AdaptingModel(loaded, arguments.adapt_from) if arguments.adapt_unknown else loaded
-    lines = numbered_lines(arguments.files, standard_input)
+        if arguments.apart and not loaded.vocabulary.lines:
+            raise UserError(
+                f"--apart does nothing for {arguments.model}: only in a model of --lines do contexts run on; "
+                "leave it out"
+            )
+    encoding = arguments.encoding or loaded.encoding
+    lines = numbered_lines(arguments.files, standard_input, encoding)
     size = 1 if arguments.line_buffered else LINES
     answer: Answers | Rescored = (
-        Rescored(model, arguments) if arguments.nbest else Answers(model, layout(model, arguments))
+        Rescored(model, arguments)
+        if arguments.nbest
+        else Answers(model, layout(model, arguments), arguments.apart)
     )
     write_utf8()
     # Rank 0 alone reads; all ranks score the same lines and share the contexts.
@@ -135,6 +147,17 @@ def make_parser() -> Parser:
         help="with --adapt-unknown: the new word's features are the mean of all words (default, as in the "
         "paper), or of rare ones",
     )
+    parser.add_argument(
+        "--apart",
+        action="store_true",
+        help="score each line by itself, after the end of a line (for a model of --lines, in which contexts "
+        "run on from line to line, as in training)",
+    )
+    parser.add_argument(
+        "--encoding",
+        metavar="NAME",
+        help="encoding of the text, as utf-8 or latin-1 (default: that of the model's training text)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
     parser.add_argument(
         "--line-buffered", action="store_true", help="answer each line before reading the next"
@@ -184,6 +207,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments.level = LEVELS[arguments.debug]
     if arguments.json:
         arguments.format, arguments.level = "json", "summary"
+    if arguments.encoding is not None:
+        check_encoding(arguments.encoding)
     if not math.isfinite(arguments.weight):
         raise UserError(f"--weight {arguments.weight}: give a finite number")
     return arguments

@@ -163,7 +163,9 @@ def test_separate_files_are_the_parts(tmp_path):
     )
     corpus = load(CorpusConfig((train,), min_count=1, valid=(valid,), test=(test,)))
     assert sizes(corpus) == [5, 3, 4]
-    assert corpus.vocabulary.decode(corpus.part("valid")) == ["a", "c", "</s>"]
+    assert corpus.vocabulary.decode(corpus.part("valid")) == ["a", "<unk>", "</s>"]
+    all_words = load(CorpusConfig((train,), min_count=1, vocabulary_from="all", valid=(valid,), test=(test,)))
+    assert all_words.vocabulary.decode(all_words.part("valid")) == ["a", "c", "</s>"]
     only_test = load(CorpusConfig((train,), min_count=1, test=(test,)))
     assert only_test.parts == {"train": (0, 5), "valid": (5, 5), "test": (5, 9)}
     with pytest.raises(UserError, match="has no valid part; it has train, test"):

@@ -213,9 +213,24 @@ def _add_option(group: Any, field: dataclasses.Field, plain: Any) -> None:
             off = {"const": field.default, "help": argparse.SUPPRESS}
             group.add_argument(f"--no-{flag[2:]}", action="store_const", **off, **common)
             return
-        added = group.add_argument(flag, type=kind, metavar=metavar, help=text, **common)
+        least = field.metadata.get("least")  # the default may be below it, and stand for something else
+        read: Any = kind if least is None else _at_least(flag, least)
+        added = group.add_argument(flag, type=read, metavar=metavar, help=text, **common)
         # Not argparse's choices: the configuration names the nearest one.
         added.known = field.metadata.get("choices")
+
+
+def _at_least(flag: str, least: int) -> Callable[[str], int]:
+    """The type of an option whose number may not be typed below ``least``."""
+
+    def number(argument: str) -> int:
+        value = int(argument)
+        if value < least:
+            raise UserError(f"{flag} {value}: give {least} or more")
+        return value
+
+    number.__name__ = "int"  # what argparse calls it in its complaints
+    return number
 
 
 def shown_default(value: Any, text: str) -> str:

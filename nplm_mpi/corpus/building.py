@@ -9,8 +9,8 @@ import numpy as np
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus.text import LINE_END
-from nplm_mpi.corpus.treatment import symbols, treat
-from nplm_mpi.corpus.vocabulary import BOS, EOS, UNK, Vocabulary, arrange, read_vocabulary_file
+from nplm_mpi.corpus.treatment import PLAIN, Treatment, symbols, treat
+from nplm_mpi.corpus.vocabulary import BOS, EOS, LINE_EOS, UNK, Vocabulary, arrange, read_vocabulary_file
 
 EOS_TYPE = LINE_END.decode("ascii")
 
@@ -22,7 +22,7 @@ class TypeCounts:
     Attributes
     ----------
     words : list of str
-        Type 0 stands for the end of a sentence.
+        Type 0 stands for the end of a sentence or line.
     train, used : ndarray of int64
         Tokens of each type in the training part, and in all parts together.
     """
@@ -32,9 +32,13 @@ class TypeCounts:
     used: np.ndarray
 
 
-def reserved_words(text: str, treatment: str, allow_unk: bool) -> tuple[str, ...]:
+# What the end of a line is called in the vocabulary.
+END_OF = {"sentences": EOS, "lines": LINE_EOS}
+
+
+def reserved_words(text: str, treatment: Treatment | str, allow_unk: bool) -> tuple[str, ...]:
     """Symbols that must not stand in a training text."""
-    boundary = (BOS, EOS) if text == "sentences" else ()
+    boundary = {"sentences": (BOS, EOS), "lines": (LINE_EOS,)}.get(text, ())
     return (() if allow_unk else (UNK,)) + boundary + symbols(treatment)
 
 
@@ -54,21 +58,24 @@ def build_vocabulary(
     UserError
         If every word is rare.
     """
-    forms = [treat(word, config.treatment) for word in types.words]
-    forms[0] = (EOS, None)
+    treatment = Treatment.of(config)
+    forms = [treat(word, treatment) for word in types.words]
+    refuse_reserved_forms(types.words, forms, reserved_words(text, treatment, config.allow_unk))
+    forms[0] = (END_OF.get(text, EOS), None)
     counted = types.train if config.vocabulary_from == "train" else types.used
     kept = frequent_words(forms, counted.tolist(), config) if given is None else given
     targets = [resolve(form, otherwise, kept) for form, otherwise in forms]
-    if text == "sentences":
-        targets[0] = EOS
+    end = END_OF.get(text)
+    if end:
+        targets[0] = end
 
     train: dict[str, int] = dict.fromkeys(kept, 0)
-    merged = sentences = 0
+    merged = ends = 0
     for target, count in zip(targets, types.train.tolist(), strict=True):
         if target == UNK:
             merged += count
-        elif target == EOS and text == "sentences":
-            sentences += count
+        elif target == end:
+            ends += count
         else:
             train[target] += count
     if not any(train.values()):
@@ -76,11 +83,28 @@ def build_vocabulary(
 
     used = types.used.tolist()
     has_unk = given is not None or any(target == UNK and used[i] > 0 for i, target in enumerate(targets))
-    words, counts = arrange(train, merged if has_unk else None, sentences if text == "sentences" else None)
+    words, counts = arrange(
+        train,
+        merged if has_unk else None,
+        ends if text == "sentences" else None,
+        ends if text == "lines" else None,
+    )
     ids = {word: i for i, word in enumerate(words)}
     # Type 0 does not occur in a stream; types outside the used parts may have no id.
     table = np.array([ids.get(target, -1) for target in targets], np.int32)
-    return Vocabulary(words, counts), table
+    return Vocabulary(words, counts, lines=text == "lines"), table
+
+
+def refuse_reserved_forms(
+    words: Sequence[str], forms: Sequence[tuple[str, str | None]], reserved: Sequence[str]
+) -> None:
+    """Raise :class:`UserError` for a word that becomes a reserved symbol by its treatment."""
+    for word, (form, _) in zip(words, forms, strict=True):
+        if form in (UNK, BOS, EOS, LINE_EOS) and form in reserved and word != form:
+            raise UserError(
+                f"the word {word} of the text becomes the reserved symbol {form} in lower case; replace it"
+                + (", or give --allow-unk if it marks rare words" if form == UNK else "")
+            )
 
 
 def resolve(form: str, otherwise: str | None, kept: set[str]) -> str:
@@ -90,12 +114,14 @@ def resolve(form: str, otherwise: str | None, kept: set[str]) -> str:
     return otherwise if otherwise in kept else UNK
 
 
-def given_words(path: str, text: str) -> set[str] | None:
-    """Ordinary words of the vocabulary file; None where ``path`` is empty."""
+def given_words(
+    path: str, text: str, encoding: str = "utf-8", treatment: Treatment = PLAIN
+) -> set[str] | None:
+    """Ordinary words of the vocabulary file, spelled as the text is; None where ``path`` is empty."""
     if not path:
         return None
-    reserved = {UNK, BOS, EOS} if text == "sentences" else {UNK}
-    return set(read_vocabulary_file(path)) - reserved
+    reserved = {UNK, *({"sentences": (BOS, EOS), "lines": (LINE_EOS,)}.get(text, ()))}
+    return {treatment.spell(word) for word in read_vocabulary_file(path, encoding)} - reserved
 
 
 def frequent_words(

@@ -16,8 +16,8 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.corpus.building import reserved_words
 from nplm_mpi.corpus.sources import find_source
 from nplm_mpi.corpus.text import Block, WordNumbers, number_words, read_blocks, tokenise
-from nplm_mpi.corpus.treatment import treat
-from nplm_mpi.corpus.vocabulary import EOS, Vocabulary
+from nplm_mpi.corpus.treatment import PLAIN, Treatment, treat
+from nplm_mpi.corpus.vocabulary import Vocabulary
 
 
 class EncodedLine(NamedTuple):
@@ -26,7 +26,7 @@ class EncodedLine(NamedTuple):
     Attributes
     ----------
     tokens : ndarray of int32
-        Ids of the words, then that of ``</s>`` in sentence mode.
+        Ids of the words, then that of ``</s>`` in sentence mode, or of ``<eos>`` for lines.
     words : list of str
         As they stand in the text.
     unknown : list of str
@@ -44,15 +44,14 @@ class Encoder:
     Parameters
     ----------
     vocabulary : Vocabulary
-    treatment : {"none", "ap"}
+    treatment : Treatment, or "none" or "ap"
         The one that the vocabulary was made with.
     """
 
-    def __init__(self, vocabulary: Vocabulary, treatment: str = "none") -> None:
+    def __init__(self, vocabulary: Vocabulary, treatment: Treatment | str = PLAIN) -> None:
         self.vocabulary = vocabulary
-        self.treatment = treatment
-        mode = "stream" if vocabulary.bos is None else "sentences"
-        self.reserved = frozenset(reserved_words(mode, treatment, allow_unk=False))
+        self.treatment = Treatment(treatment) if isinstance(treatment, str) else treatment
+        self.reserved = frozenset(reserved_words(vocabulary.text, self.treatment, allow_unk=False))
         self._remembered: dict[str, tuple[int, bool]] = {}
 
     def __call__(self, word: str) -> tuple[int, bool]:
@@ -83,24 +82,34 @@ class Encoder:
         return unknown, False
 
 
+def lines_of(text: str | Iterable[str]) -> Iterable[str]:
+    """The lines of a text that is a string; other iterables yield lines already.
+
+    A ``\\n`` at the end ends the last line and begins no other, as in a file.
+    """
+    if isinstance(text, str):
+        return text.removesuffix("\n").split("\n") if text else []
+    return text
+
+
 def encode_lines(
-    lines: Iterable[str], vocabulary: Vocabulary, treatment: str = "none", *, eos: bool = True
+    lines: Iterable[str], vocabulary: Vocabulary, treatment: Treatment | str = PLAIN, *, eos: bool = True
 ) -> Iterator[EncodedLine]:
     """Lines of text, one result per line, blank lines included.
 
     Parameters
     ----------
     lines : iterable of str
-        As :func:`nplm_mpi.corpus.text.iter_lines` yields them.
+        As :func:`nplm_mpi.corpus.text.iter_lines` yields them; a string is a text, see :func:`lines_of`.
     vocabulary : Vocabulary
-    treatment : {"none", "ap"}
+    treatment : Treatment, or "none" or "ap"
         The one that the vocabulary was made with.
     eos : bool
-        Whether ``</s>`` ends each line's tokens, where the vocabulary has it.
+        Whether ``</s>`` or ``<eos>`` ends each line's tokens, where the vocabulary has it.
     """
     encoder = Encoder(vocabulary, treatment)
-    ending = [vocabulary.eos] if eos and vocabulary.eos is not None else []
-    for line in lines:
+    ending = [vocabulary.end] if eos and vocabulary.end is not None else []
+    for line in lines_of(lines):
         words = tokenise(line)
         found = [encoder(word) for word in words]
         tokens = np.array([i for i, _ in found] + ending, np.int32)
@@ -109,7 +118,11 @@ def encode_lines(
 
 
 def encode_files(
-    paths: Sequence[str | Path], vocabulary: Vocabulary, text: str, treatment: str = "none"
+    paths: Sequence[str | Path],
+    vocabulary: Vocabulary,
+    text: str,
+    treatment: Treatment | str = PLAIN,
+    encoding: str = "utf-8",
 ) -> tuple[np.ndarray, Counter[str]]:
     """Text files as one array of ids, read as a corpus's parts are.
 
@@ -118,9 +131,11 @@ def encode_files(
     paths : sequence of path
         Plain or gzip.
     vocabulary : Vocabulary
-    text : {"stream", "sentences"}
-        In sentence mode each line that is not blank ends with ``</s>``.
-    treatment : {"none", "ap"}
+    text : {"stream", "sentences", "lines"}
+        In sentence mode each line that is not blank ends with ``</s>``; of lines each with ``<eos>``.
+    treatment : Treatment, or "none" or "ap"
+    encoding : str
+        Of the files.
 
     Returns
     -------
@@ -133,33 +148,36 @@ def encode_files(
     UserError
         If a file cannot be read, is not text, or all are without a word.
     """
-    blocks = (block for path in paths for block in read_blocks(path))
+    paths = [paths] if isinstance(paths, str | Path) else paths
+    blocks = (block for path in paths for block in read_blocks(path, encoding=encoding))
     return encode_blocks(blocks, vocabulary, text, treatment, " ".join(map(str, paths)))
 
 
 def encode_corpus(
-    names: Sequence[str], vocabulary: Vocabulary, treatment: str = "none"
+    names: Sequence[str],
+    vocabulary: Vocabulary,
+    treatment: Treatment | str = PLAIN,
+    encoding: str = "utf-8",
 ) -> tuple[np.ndarray, Counter[str]]:
     """All of what ``--corpus`` names, built-in corpora too, as ids of a model's vocabulary.
 
-    Read as a stream or as sentences, as the vocabulary was. Parameters, results and exceptions
+    Read as a stream, as sentences or lines, as the vocabulary was. Parameters, results and exceptions
     as for :func:`encode_files`; also a :class:`UserError` for an unknown name.
     """
-    source = find_source(tuple(names))
-    text = "stream" if vocabulary.bos is None else "sentences"
+    source = find_source((names,) if isinstance(names, str) else tuple(names), encoding)
+    text = vocabulary.text
     return encode_blocks(source.blocks(text == "sentences"), vocabulary, text, treatment, source.origin)
 
 
 def encode_blocks(
-    blocks: Iterable[Block], vocabulary: Vocabulary, text: str, treatment: str, name: str
+    blocks: Iterable[Block], vocabulary: Vocabulary, text: str, treatment: Treatment | str, name: str
 ) -> tuple[np.ndarray, Counter[str]]:
     """:func:`encode_files` on any blocks; ``name`` is for messages."""
-    sentences = text == "sentences"
-    if sentences and vocabulary.eos is None:
-        raise ValueError("a vocabulary without </s> cannot encode sentences")
+    if text != "stream" and text != vocabulary.text:
+        raise ValueError(f"a vocabulary of a text read as {vocabulary.text} cannot encode {text}")
     numbers = WordNumbers()
-    found = list(number_words(blocks, numbers, sentences))
-    if not found:
+    found = list(number_words(blocks, numbers, text != "stream", blank=text == "lines"))
+    if len(numbers) == 1:
         raise UserError(f"{name}: holds no word (an empty file or blank lines only)")
     words = np.concatenate(found)
     counts = np.bincount(words, minlength=len(numbers))
@@ -170,6 +188,6 @@ def encode_blocks(
         table[i], known = encoder(word)
         if not known and i > 0:
             unknown[word] = int(counts[i])
-    if sentences:
-        table[0] = vocabulary.index(EOS)
+    if text != "stream" and vocabulary.end is not None:
+        table[0] = vocabulary.end
     return table[words], unknown

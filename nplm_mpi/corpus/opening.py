@@ -8,7 +8,9 @@
 """
 
 import bz2
+import codecs
 import gzip
+import io
 import lzma
 import re
 import stat
@@ -34,8 +36,10 @@ COMPRESSED: list[tuple[re.Pattern[bytes], str, Callable[..., Any] | None]] = [
 ]
 
 
-def open_binary(path: str | Path) -> IO[bytes]:
-    """Open a text file for reading bytes, unpacking it where it is compressed.
+def open_binary(path: str | Path, encoding: str = "utf-8") -> IO[bytes]:
+    """Open a text file for reading bytes of UTF-8, unpacked where it is compressed.
+
+    ``encoding`` is that of the file, see :func:`as_utf8`.
 
     What a damaged file raises while it is read becomes a :class:`UserError` under :func:`damage_named`.
 
@@ -58,10 +62,69 @@ def open_binary(path: str | Path) -> IO[bytes]:
                         f"{path}: is compressed by {name}, which is not read here; unpack it first"
                     )
                 packed: IO[bytes] = opener(path, "rb")
-                return packed
+                return as_utf8(packed, encoding, path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    return file
+    return as_utf8(file, encoding, path)
+
+
+def as_utf8(stream: IO[bytes], encoding: str, name: str | Path) -> IO[bytes]:
+    """What an open binary stream holds, as bytes of UTF-8; UTF-8 itself as it is, checked elsewhere.
+
+    Parameters
+    ----------
+    encoding : str
+        Of the stream, see :func:`nplm_mpi.config.corpus.check_encoding`.
+    name : str or path
+        For messages: reading raises a :class:`UserError` at bytes that are not of that encoding.
+    """
+    if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig"):
+        return stream
+    return io.BufferedReader(_Recoded(stream, encoding, str(name)), 1 << 16)
+
+
+class _Recoded(io.RawIOBase):
+    """A stream's text as UTF-8."""
+
+    def __init__(self, stream: IO[bytes], encoding: str, name: str) -> None:
+        self._stream, self._encoding, self._name = stream, encoding, name
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._ready, self._taken, self._lines, self._ended = b"", 0, 0, False
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        """As many bytes as are ready, at least one before the end."""
+        while not self._ready and not self._ended:
+            # What is there, so that an answer to a line need not wait for the next one.
+            read = getattr(self._stream, "read1", self._stream.read)
+            piece = read(1 << 15)
+            self._ended = not piece
+            self._ready = self._decode(piece).encode("utf-8", "surrogatepass")
+            self._lines += self._ready.count(b"\n")
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+    def _decode(self, piece: bytes) -> str:
+        try:
+            text = self._decoder.decode(piece, not piece)
+        except UnicodeError as error:
+            start, data = getattr(error, "start", 0), getattr(error, "object", piece)
+            good = data[:start].decode(self._encoding, "ignore")
+            offset = self._taken - (len(data) - len(piece)) + start
+            raise UserError(
+                f"{self._name}, line {1 + self._lines + good.count(chr(10))}: not {self._encoding} at byte "
+                f"offset {offset}; name the file's encoding with --encoding"
+            ) from None
+        self._taken += len(piece)
+        return text
 
 
 @contextmanager

@@ -6,27 +6,30 @@ place and renamed, so that a reader sees all of it or nothing, and its name tell
 from: the options, and each file's path, size and time of change.
 """
 
+import codecs
 import hashlib
 import io
 import os
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.config.corpus import CorpusConfig
+from nplm_mpi.config.corpus import AUTO_MIN_COUNT, MIN_COUNT, CorpusConfig
 from nplm_mpi.corpus import cache
 from nplm_mpi.corpus.building import TypeCounts, build_vocabulary, given_words, nothing_left, reserved_words
-from nplm_mpi.corpus.sources import Source, file_source, find_source
+from nplm_mpi.corpus.sources import BUILT_IN, Source, file_source, find_source
 from nplm_mpi.corpus.splits import PARTS, cut, move_to_sentence_ends, parse_split
 from nplm_mpi.corpus.text import Block, WordNumbers, number_words
-from nplm_mpi.corpus.treatment import SYMBOLS
-from nplm_mpi.corpus.vocabulary import UNK, Vocabulary
+from nplm_mpi.corpus.treatment import SYMBOLS, Treatment
+from nplm_mpi.corpus.vocabulary import LINE_EOS, UNK, Vocabulary
 
-FORMAT = 1  # to be raised whenever the same text would give other tokens
+FORMAT = 2  # to be raised whenever the same text would give other tokens
+EARLY = 1 << 24  # bytes of a text in which its <unk> is looked for
 PIECE = 1 << 18  # tokens held in memory at a time
 
 
@@ -38,11 +41,11 @@ class Corpus:
     ----------
     name : str
     text : str
-        "stream" or "sentences".
+        "stream", "sentences" or "lines".
     vocabulary : Vocabulary
     tokens : ndarray of int32, shape (T,), read-only, mapped from the file
         All parts one after the other. In sentence mode each sentence is its words and ``</s>``;
-        ``<s>`` is not stored.
+        ``<s>`` is not stored. Of lines each is its words, if any, and ``<eos>``.
     parts : dict
         "train", "valid", "test" to (start, stop) in ``tokens``; empty ones have start == stop.
     description : dict
@@ -105,21 +108,41 @@ def prepare(config: CorpusConfig) -> Path:
     UserError
         For everything that is wrong with the text or the options, and where nothing can be written.
     """
-    source = find_source(config.corpus)
+    source = find_source(config.corpus, config.encoding)
+    if codecs.lookup(config.encoding).name != "utf-8" and config.corpus[0] in BUILT_IN:
+        raise UserError(f"--encoding {config.encoding}: {source.name} has its own; leave out the option")
     if (config.valid or config.test) and config.split:
         raise UserError("--split and --valid/--test exclude each other: give sizes or files")
     if config.vocabulary and config.vocabulary_size:
         raise UserError("--vocabulary and --vocabulary-size exclude each other: shorten the file instead")
     others = {
-        part: file_source(paths, f"--{part}")
+        part: file_source(paths, f"--{part}", config.encoding)
         for part, paths in (("valid", config.valid), ("test", config.test))
         if paths
     }
-    text = source.text if config.text == "auto" else config.text
+    text = config.text
+    if text == "auto":
+        text = "lines" if others and is_benchmark(source) else source.text
+    if config.vocabulary_from == "auto":
+        config = replace(config, vocabulary_from="train" if others else "all")
     recipe = describe_recipe(config, source, others, text)
     return cache.make_folder(
         source.name, recipe, lambda folder: build(folder, config, source, others, text, recipe)
     )
+
+
+def is_benchmark(source: Source) -> bool:
+    """Whether a text comes as published benchmarks do: in files, its rare words written ``<unk>``."""
+    if source.text != "sentences":
+        return False
+    mark, left = re.compile(rb"(?<![^ \n\t\r\v\f])%b(?=[ \n\t\r\v\f])" % UNK.encode()), EARLY
+    for block in source.blocks(False):
+        if mark.search(block.data):
+            return True
+        left -= len(block.data)
+        if left < 0:
+            break
+    return False
 
 
 def describe_recipe(
@@ -135,7 +158,10 @@ def describe_recipe(
         "vocabulary_size": config.vocabulary_size,
         "vocabulary": cache.file_identity([Path(config.vocabulary)]) if config.vocabulary else None,
         "treatment": config.treatment,
-        "allow_unk": config.allow_unk,
+        "allow_unk": config.allow_unk or text == "lines",
+        "encoding": codecs.lookup(config.encoding).name,
+        "lowercase": config.lowercase,
+        "normalize": config.normalize,
         "split": [str(size) for size in parse_split(config.split)] if config.split else list(source.split),
         "origin": source.origin,
         **dict(zip(("files", "others"), identities(source, others), strict=True)),
@@ -165,9 +191,11 @@ def build(
     recipe: dict[str, Any],
 ) -> None:
     """Fill ``folder``: number all words, decide on the vocabulary, renumber."""
-    given = given_words(config.vocabulary, text)
+    treatment, lines = Treatment.of(config), text == "lines"
+    given = given_words(config.vocabulary, text, config.encoding, treatment)
     numbers = WordNumbers()
-    refused = reserved_words(text, config.treatment, config.allow_unk)
+    config = replace(config, allow_unk=config.allow_unk or lines)
+    refused = reserved_words(text, treatment, config.allow_unk)
     raw = folder / "words.bin"
     ends = []
     digests = {}
@@ -175,12 +203,14 @@ def build(
         for name, part in {"": source, **others}.items():
             digests[name] = hashlib.sha256()
             blocks = hashed(part.blocks(text == "sentences"), digests[name])
-            for ids in number_words(blocks, numbers, text == "sentences", refused, advise):
+            for ids in number_words(blocks, numbers, text != "stream", refused, advise, lines):
                 file.write(ids.data)  # not tofile, whose errors name no cause
             file.flush()
             ends.append(file.tell() // 4)
-            if ends[-1] == (ends[-2] if len(ends) > 1 else 0):
+            if ends[-1] == (ends[-2] if len(ends) > 1 else 0) or (lines and len(numbers) == 1):
                 raise UserError(f"{part.origin}: holds no word (an empty file or blank lines only)")
+    if config.min_count == AUTO_MIN_COUNT:
+        config = replace(config, min_count=usual_min_count(raw, ends[0], numbers, lines))
     try:
         parts, unused = divide(np.memmap(raw, np.int32, "r"), ends, config, source, others, text)
     except UserError:
@@ -210,8 +240,20 @@ def build(
     cache.write_seal(folder, {"recipe": recipe, "parts": parts, "description": description})
 
 
+def usual_min_count(raw: Path, stop: int, numbers: WordNumbers, lines: bool) -> int:
+    """Below which count words are merged where nobody says: none, where a text of lines has merged them.
+
+    That is one whose first ``stop`` tokens, with the training part among them, hold ``<unk>``.
+    """
+    unk = numbers.get(UNK.encode())
+    merged = lines and unk is not None and bool(count_types(raw, 0, stop, len(numbers))[unk])
+    return 1 if merged else MIN_COUNT
+
+
 def advise(word: str) -> str:
     """What to do about a reserved symbol in a training text."""
+    if word == LINE_EOS:
+        return "; remove it (line ends are added), or give --stream to keep it as a word"
     if word == UNK:
         return "; replace it, or give --allow-unk if it marks rare words"
     if word in SYMBOLS:
@@ -286,17 +328,21 @@ def describe(
         "origin": source.origin,
         "text": text,
         "treatment": config.treatment,
+        "encoding": config.encoding,
+        "lowercase": config.lowercase,
+        "normalize": config.normalize,
         "tokens": int(types.used.sum()),
         "types": int(np.count_nonzero(types.used[1:])),
         "vocabulary": len(vocabulary),
         "merged_tokens": merged,
         "merged_rule": merged_rule(config),
+        "min_count": config.min_count,
         "vocabulary_from": "file" if config.vocabulary else config.vocabulary_from,
         **{part: stop - start for part, (start, stop) in parts.items()},
         "unused": unused,
     }
-    if text == "sentences":
-        description["sentences"] = int(types.used[0])
+    if text != "stream":
+        description[text] = int(types.used[0])
     return description
 
 
@@ -333,7 +379,7 @@ def open_prepared(path: str | Path) -> Corpus:
     return Corpus(
         name=description["name"],
         text=description["text"],
-        vocabulary=Vocabulary(words, np.load(folder / "counts.npy")),
+        vocabulary=Vocabulary(words, np.load(folder / "counts.npy"), lines=description["text"] == "lines"),
         tokens=np.load(folder / "tokens.npy", mmap_mode="r"),
         parts={part: (start, stop) for part, (start, stop) in seal["parts"].items()},
         description=description,
@@ -343,10 +389,10 @@ def open_prepared(path: str | Path) -> Corpus:
 def check_long_enough(corpus: Corpus, order: int) -> None:
     """Raise :class:`UserError` unless the training part holds at least one example of n = ``order``.
 
-    In a stream that takes n tokens; in sentence mode any token will do.
+    In a stream that takes n tokens, and so in one of lines; in sentence mode any token will do.
     """
     start, stop = corpus.parts["train"]
-    needed = order if corpus.text == "stream" else 1
+    needed = 1 if corpus.text == "sentences" else order
     if stop - start < needed:
         raise UserError(
             f"the training part of {corpus.name} has {stop - start} tokens, but --order {order} needs at "

@@ -48,13 +48,15 @@ class Source:
     origin: str
 
 
-def find_source(names: tuple[str, ...]) -> Source:
+def find_source(names: tuple[str, ...], encoding: str = "utf-8") -> Source:
     """The corpus that ``--corpus`` names.
 
     Parameters
     ----------
     names : tuple of str
         A built-in corpus, or paths of files.
+    encoding : str
+        Of the files.
 
     Raises
     ------
@@ -78,7 +80,7 @@ def find_source(names: tuple[str, ...]) -> Source:
         return brown_source(brown.find_brown(cache.places()))
     if len(names) == 1 and brown.looks_like_brown(Path(names[0])):
         return brown_source(Path(names[0]))
-    return file_source(names)
+    return file_source(names, encoding=encoding)
 
 
 def absolute(config: CorpusConfig) -> CorpusConfig:
@@ -110,7 +112,7 @@ def check_there(config: CorpusConfig) -> None:
             check_files(names, option)
 
 
-def content_digest(names: tuple[str, ...], sentences: bool) -> str:
+def content_digest(names: tuple[str, ...], sentences: bool, encoding: str = "utf-8") -> str:
     """SHA-256 of a text as it is read: unpacked, without a byte order mark.
 
     Raises
@@ -119,7 +121,7 @@ def content_digest(names: tuple[str, ...], sentences: bool) -> str:
         As :func:`find_source` and whoever reads the text.
     """
     digest = hashlib.sha256()
-    for block in find_source(names).blocks(sentences):
+    for block in find_source(names, encoding).blocks(sentences):
         digest.update(block.data)
     return digest.hexdigest()
 
@@ -147,14 +149,14 @@ def check_files(paths: tuple[str, ...], option: str) -> None:
             raise UserError(f"{option} {error}") from error
 
 
-def file_source(paths: tuple[str, ...], option: str = "--corpus") -> Source:
+def file_source(paths: tuple[str, ...], option: str = "--corpus", encoding: str = "utf-8") -> Source:
     """Text files, one after the other."""
     check_files(paths, option)
     more = f" + {len(paths) - 1} more" if len(paths) > 1 else ""
 
     def blocks(sentences: bool) -> Iterator[Block]:
         for path in paths:
-            yield from read_blocks(path)
+            yield from read_blocks(path, encoding=encoding)
 
     files = [Path(path) for path in paths]
     return Source(files[0].name + more, "sentences", DEFAULT_SPLIT, files, blocks, " ".join(paths))

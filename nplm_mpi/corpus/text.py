@@ -5,7 +5,8 @@
   U+2028 and the like stay inside words, so that a file written with one word per line or with
   words separated by spaces always reads back as the same words.
 * A byte order mark at the start of a file is dropped.
-* Text is UTF-8. Bytes that are not, and NUL, are refused with file, line and byte offset.
+* Text is UTF-8, or of an encoding that the user names. Bytes that are not, and NUL, are refused with
+  file, line and byte offset.
 
 Files are streamed as :class:`Block` objects of about 256 KiB: the whole text is never in memory.
 """
@@ -105,16 +106,16 @@ def check_text(data: bytes, name: str, line: int, offset: int) -> None:
         at = error.start
         raise UserError(
             f"{name}, line {line + data.count(LF, 0, at)}: invalid UTF-8 at byte offset {offset + at} "
-            f"(0x{data[at]:02x}); convert the file to UTF-8"
+            f"(0x{data[at]:02x}); convert the file to UTF-8 or name its encoding (--encoding)"
         ) from None
 
 
 LF = b"\n"
 
 
-def read_pieces(path: str | Path, size: int) -> Iterator[bytes]:
-    """The bytes of a plain or compressed file in pieces of at most ``size``."""
-    with open_binary(path) as file:
+def read_pieces(path: str | Path, size: int, encoding: str = "utf-8") -> Iterator[bytes]:
+    """The text of a plain or compressed file as UTF-8, in pieces of at most ``size`` bytes."""
+    with open_binary(path, encoding) as file:
         while True:
             with damage_named(path):
                 piece = file.read(size)
@@ -123,15 +124,17 @@ def read_pieces(path: str | Path, size: int) -> Iterator[bytes]:
             yield piece
 
 
-def read_blocks(path: str | Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
+def read_blocks(path: str | Path, size: int = BLOCK_BYTES, encoding: str = "utf-8") -> Iterator[Block]:
     """A text file as checked blocks; the last one ends with ``\\n`` even if the file does not.
 
     Parameters
     ----------
     path : path
-        Plain, gzip, bzip2 or xz, UTF-8.
+        Plain, gzip, bzip2 or xz.
     size : int
         Bytes to read at a time.
+    encoding : str
+        Of the file.
 
     Raises
     ------
@@ -150,7 +153,7 @@ def read_blocks(path: str | Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
         line, offset = line + data.count(LF), offset + len(data)
         return made
 
-    for piece in read_pieces(path, size):
+    for piece in read_pieces(path, size, encoding):
         rest, last = rest + piece, piece[-1:]
         cut = 1 + max(rest.rfind(space) for space in ASCII_SPACE)
         if cut > 0:
@@ -186,6 +189,7 @@ def number_words(
     sentences: bool,
     refused: Collection[str] = (),
     advice: Callable[[str], str] = lambda word: "",
+    blank: bool = False,
 ) -> Iterator[np.ndarray]:
     """Words as numbers, block by block, numbering new words on the way.
 
@@ -195,11 +199,13 @@ def number_words(
     numbers : WordNumbers
         Grows by each new word.
     sentences : bool
-        Whether lines' ends are tokens (number 0). Blank lines yield none.
+        Whether lines' ends are tokens (number 0).
     refused : collection of str
         Words that must not appear.
     advice : callable
         What to do about a refused word, for the message.
+    blank : bool
+        Whether the ends of blank lines are tokens, too.
 
     Yields
     ------
@@ -221,7 +227,7 @@ def number_words(
             raise UserError(
                 f"{block.source}, line {line}: the reserved symbol {text} stands in the text{advice(text)}"
             )
-        if sentences and len(ids):
+        if sentences and not blank and len(ids):
             ends = ids == 0
             after_end = np.concatenate(([previous == 0], ends[:-1]))
             previous = int(ids[-1])

@@ -17,6 +17,11 @@ Text that is scored later is treated by the same rule with the model's vocabular
 """
 
 import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Self
+
+from nplm_mpi.config.corpus import CorpusConfig
 
 NUMBER, ORDINAL, NUMERAL, NAME = "<number>", "<ordinal>", "<numeral>", "<name>"
 SYMBOLS = (NUMBER, ORDINAL, NUMERAL, NAME)
@@ -28,13 +33,44 @@ _DIGIT = re.compile(r"\d")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
-def treat(word: str, treatment: str) -> tuple[str, str | None]:
+@dataclass(frozen=True)
+class Treatment:
+    """What is done to words of text before they are looked up.
+
+    Attributes
+    ----------
+    kind : {"none", "ap"}
+    lowercase : bool
+        Put every word in lower case.
+    normalize : {"none", "NFC"}
+        Then compose its letters and accents.
+    """
+
+    kind: str = "none"
+    lowercase: bool = False
+    normalize: str = "none"
+
+    @classmethod
+    def of(cls, config: CorpusConfig) -> Self:
+        """That of a corpus."""
+        return cls(config.treatment, config.lowercase, config.normalize)
+
+    def spell(self, word: str) -> str:
+        """A word as it is spelled in the vocabulary, whatever it stands for."""
+        word = word.lower() if self.lowercase else word
+        return word if self.normalize == "none" else unicodedata.normalize("NFC", word)
+
+
+PLAIN = Treatment()
+
+
+def treat(word: str, treatment: Treatment | str = PLAIN) -> tuple[str, str | None]:
     """What a word of text stands for.
 
     Parameters
     ----------
     word : str
-    treatment : {"none", "ap"}
+    treatment : Treatment, or "none" or "ap"
 
     Returns
     -------
@@ -43,7 +79,9 @@ def treat(word: str, treatment: str) -> tuple[str, str | None]:
     otherwise : str or None
         The entry to take where ``form`` is unknown; None for the rare symbol.
     """
-    if treatment == "none" or (word.startswith("<") and word.endswith(">") and len(word) > 2):
+    treatment = Treatment(treatment) if isinstance(treatment, str) else treatment
+    word = treatment.spell(word)
+    if treatment.kind == "none" or (word.startswith("<") and word.endswith(">") and len(word) > 2):
         return word, None
     if _DIGIT.search(word):
         if _NUMBER.fullmatch(word):
@@ -57,6 +95,7 @@ def treat(word: str, treatment: str) -> tuple[str, str | None]:
     return lower, None
 
 
-def symbols(treatment: str) -> tuple[str, ...]:
+def symbols(treatment: Treatment | str) -> tuple[str, ...]:
     """The special symbols that ``treatment`` writes; reserved in text."""
-    return SYMBOLS if treatment == "ap" else ()
+    kind = treatment if isinstance(treatment, str) else treatment.kind
+    return SYMBOLS if kind == "ap" else ()

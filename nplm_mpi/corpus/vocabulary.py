@@ -12,6 +12,7 @@ from nplm_mpi.corpus.text import ASCII_SPACE, LF, read_blocks
 UNK = "<unk>"  # all rare and unknown words
 BOS = "<s>"  # fills contexts before a sentence's first word; never predicted
 EOS = "</s>"  # ends each sentence; predicted
+LINE_EOS = "<eos>"  # ends each line where lines' ends are words of a stream; predicted, and seen in contexts
 
 _SPACE = set(ASCII_SPACE.decode("ascii"))
 
@@ -20,7 +21,8 @@ class Vocabulary:
     """Words and how often the training part holds them.
 
     The order is: ``<unk>`` (where there are rare words), ``<s>`` and ``</s>`` (in sentence mode
-    only), then all others by decreasing count, equal counts by code point.
+    only) or ``<eos>`` (where the ends of lines are words), then all others by decreasing count, equal
+    counts by code point.
 
     Parameters
     ----------
@@ -31,6 +33,8 @@ class Vocabulary:
     counts : sequence of int, optional
         Tokens of the training part, one number per word; those of ``<unk>`` are the merged ones.
         ``<s>`` has 0. All 0 if not given.
+    lines : bool
+        Whether the ends of lines are words of a stream: ``<eos>``, which then comes after ``<unk>``.
 
     Raises
     ------
@@ -38,8 +42,16 @@ class Vocabulary:
         If a word is repeated, empty or holds white space, or the lengths differ.
     """
 
-    def __init__(self, words: Iterable[str], counts: Sequence[int] | np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        words: Iterable[str],
+        counts: Sequence[int] | np.ndarray | None = None,
+        lines: bool = False,
+    ) -> None:
+        if isinstance(words, str):
+            raise ValueError(f"{words[:40]!r} is one text; give a list of words")
         self.words: list[str] = list(words)
+        self.lines = lines
         self.counts: np.ndarray = (
             np.zeros(len(self.words), np.int64) if counts is None else np.array(counts, np.int64)
         )
@@ -52,6 +64,8 @@ class Vocabulary:
         for word in self.words:
             if not word or not _SPACE.isdisjoint(word):
                 raise ValueError(f"{word!r} is no word: it is empty or holds white space")
+        if lines and self.words[0 if self.unk is None else 1 :][:1] != [LINE_EOS]:
+            raise ValueError(f"{LINE_EOS} is not where the ends of lines stand in a vocabulary")
 
     def __len__(self) -> int:
         return len(self.words)
@@ -63,6 +77,7 @@ class Vocabulary:
         return (
             isinstance(other, Vocabulary)
             and self.words == other.words
+            and self.lines == other.lines
             and bool(np.array_equal(self.counts, other.counts))
         )
 
@@ -88,9 +103,31 @@ class Vocabulary:
         """Id of ``</s>``, None in a stream."""
         return None if self.bos is None else self.bos + 1
 
+    @property
+    def line_end(self) -> int | None:
+        """Id of ``<eos>`` where the ends of lines are words of a stream, else None."""
+        return (0 if self.unk is None else 1) if self.lines else None
+
+    @property
+    def text(self) -> str:
+        """How a text has to be read for this vocabulary: "sentences", "lines" or "stream"."""
+        return "lines" if self.lines else "stream" if self.bos is None else "sentences"
+
+    @property
+    def end(self) -> int | None:
+        """Id of what is predicted at the end of a line: ``</s>`` or ``<eos>``; None in a stream."""
+        return self.line_end if self.lines else self.eos
+
+    @property
+    def special(self) -> frozenset[int]:
+        """Ids of the symbols that are no words of a text."""
+        return frozenset(i for i in (self.unk, self.bos, self.end) if i is not None)
+
     @cached_property
     def reserved(self) -> frozenset[str]:
         """Symbols that no word of a text may become: the ones that are special here."""
+        if self.lines:
+            return frozenset((UNK, LINE_EOS))
         return frozenset((UNK,) if self.bos is None else (UNK, BOS, EOS))
 
     def index(self, word: str) -> int:
@@ -124,7 +161,9 @@ class Vocabulary:
         return [self.words[i] for i in ids]
 
 
-def arrange(counts: dict[str, int], merged: int | None, sentences: int | None) -> tuple[list[str], list[int]]:
+def arrange(
+    counts: dict[str, int], merged: int | None, sentences: int | None, lines: int | None = None
+) -> tuple[list[str], list[int]]:
     """Words and counts in the vocabulary's order.
 
     Parameters
@@ -135,6 +174,8 @@ def arrange(counts: dict[str, int], merged: int | None, sentences: int | None) -
         Count of ``<unk>``; None leaves it out.
     sentences : int or None
         Count of ``</s>``; None in a stream.
+    lines : int or None
+        Count of ``<eos>``; None where the ends of lines are no words of a stream.
     """
     order = sorted(counts, key=lambda word: (-counts[word], word))
     words = [] if merged is None else [UNK]
@@ -142,10 +183,13 @@ def arrange(counts: dict[str, int], merged: int | None, sentences: int | None) -
     if sentences is not None:
         words += [BOS, EOS]
         numbers += [0, sentences]
+    if lines is not None:
+        words.append(LINE_EOS)
+        numbers.append(lines)
     return words + order, numbers + [counts[word] for word in order]
 
 
-def read_vocabulary_file(path: str | Path) -> list[str]:
+def read_vocabulary_file(path: str | Path, encoding: str = "utf-8") -> list[str]:
     """The words of a file with one word per line, in the file's order.
 
     Raises
@@ -154,7 +198,7 @@ def read_vocabulary_file(path: str | Path) -> list[str]:
         If a word is repeated or a line is blank, holds stray white space or several words: one
         message naming the lines.
     """
-    data = b"".join(block.data for block in read_blocks(path))
+    data = b"".join(block.data for block in read_blocks(path, encoding=encoding))
     if not data.strip(ASCII_SPACE):
         raise UserError(f"--vocabulary {path}: holds no word; give one word per line")
     lines: dict[bytes, int] = {}

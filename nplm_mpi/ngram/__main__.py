@@ -184,7 +184,9 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.arpa:
             arpa.check_words(corpus.vocabulary, arguments.arpa)
         model = train(arguments, corpus)
-        model.details["corpus"] = dataclasses.asdict(absolute(arguments.corpus_config))
+        model.details["corpus"] = dataclasses.asdict(absolute(arguments.corpus_config)) | {
+            "text": corpus.text
+        }
         model.details["text"] = corpus.identity()
         parts = {name: evaluate(model, corpus, name) for name, (a, b) in corpus.parts.items() if a < b}
     cli.show_notes(model.details.get("notes", []))

@@ -47,6 +47,7 @@ def save(model: NgramModel, path: str | Path) -> int:
     arrays = {"counts": np.asarray(model.vocabulary.counts, np.int64)}
     arrays |= {ARRAYS + name: array for name, array in model.arrays().items()}
     attributes = {"format": FORMAT, "version": VERSION, "kind": model.kind, "details": model.details}
+    attributes["read_as"] = model.vocabulary.text
     sources = {name: Source(a.shape, a.dtype, lambda a=a: [a]) for name, a in arrays.items()}  # type: ignore[misc]
     with told_to_user(f"--out {path}"):
         return write_sealed(path, attributes, {"vocabulary": model.vocabulary.words}, sources)
@@ -92,7 +93,8 @@ def load(path: str | Path) -> NgramModel:
                 )
             if found["kind"] not in KINDS:
                 raise ValueError(f"it holds an unknown kind of model {found['kind']!r}")
-            vocabulary = Vocabulary(file.strings("vocabulary"), file.read("counts"))
+            lines = found.get("read_as") == "lines"
+            vocabulary = Vocabulary(file.strings("vocabulary"), file.read("counts"), lines=lines)
             check_counts("counts", [vocabulary.counts])
             arrays = {
                 name.removeprefix(ARRAYS): file.read(name) for name in file.arrays if name.startswith(ARRAYS)

@@ -164,7 +164,7 @@ class Work:
         network = Model(run / "best.h5", self.comm)
         scores = {}
         for part, (start, stop) in self.corpus.parts.items():
-            if part == "train" and self.corpus.text == "stream":
+            if part == "train" and self.corpus.text != "sentences":
                 start = max(start, row.order - 1)
             pieces = [network.log_probs(self.corpus.tokens, lo, hi) for lo, hi in chunks(start, stop)]
             scores[part] = np.concatenate([np.zeros(0), *pieces])

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.corpus import tokenise
+from nplm_mpi.corpus import EOS, LINE_EOS, lines_of, tokenise
 from nplm_mpi.scoring.language_model import LN10, LanguageModel
+from nplm_mpi.scoring.laying_out import Past
 from nplm_mpi.scoring.line_scores import LineScore
 from nplm_mpi.scoring.scorers import ModelScorer
 
@@ -44,19 +45,25 @@ class AdaptingModel:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
-    def score_lines(self, lines: Iterable[str], bos: bool = True, eos: bool = True) -> Iterator[LineScore]:
+    def score_lines(
+        self, lines: str | Iterable[str], bos: bool = True, eos: bool = True, past: Past | None = None
+    ) -> Iterator[LineScore]:
         """As :meth:`nplm_mpi.scoring.language_model.LanguageModel.score_lines`, one line after the other."""
-        for line in lines:
-            yield self.score_line(line, bos, eos)
+        for line in lines_of(lines):
+            yield self.score_line(line, bos, eos, past)
 
-    def score_line(self, sentence: str, bos: bool = True, eos: bool = True) -> LineScore:
-        """As :meth:`nplm_mpi.scoring.language_model.LanguageModel.score_line`."""
+    def score_line(
+        self, sentence: str, bos: bool = True, eos: bool = True, past: Past | None = None
+    ) -> LineScore:
+        """As :meth:`nplm_mpi.scoring.language_model.LanguageModel.score_line`, after what is ``past``."""
         model, words = self.model, tokenise(sentence)
-        end = model.vocabulary.eos
-        ended = eos and end is not None
-        n = model.order
-        beginning = model.vocabulary.bos if bos and model.vocabulary.bos is not None else -1
-        seen = [beginning] * (n - 1)  # what contexts are made of
+        end, n = model.vocabulary.end, model.order
+        ended = (eos or past is not None) and end is not None
+        # What contexts are made of.
+        if past is None:
+            seen = model.context_ids("", bos).tolist()[::-1]
+        else:
+            seen = [-1] * (n - 1 - len(past.ids)) + past.ids
         ids: list[int] = []
         contexts: list[list[int]] = []
         unknown: list[bool] = []
@@ -85,6 +92,8 @@ class AdaptingModel:
             contexts.append(seen[:-n:-1])
             unknown.append(False)
         score()
+        if past is not None:
+            past.ids = [*seen, *([end] if ended and end is not None else [])][1 - n :]
         lengths = 1 + np.count_nonzero(np.reshape(contexts, (len(ids), n - 1)) >= 0, axis=1)
         return LineScore(
             words,
@@ -93,4 +102,5 @@ class AdaptingModel:
             np.array(log10, np.float64),
             lengths,
             np.array(unknown, bool),
+            LINE_EOS if model.vocabulary.lines else EOS,
         )

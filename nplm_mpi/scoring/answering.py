@@ -5,26 +5,29 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 from nplm_mpi.base.errors import same_on_all_ranks
-from nplm_mpi.corpus import iter_lines
-from nplm_mpi.corpus.opening import damage_named, open_binary
+from nplm_mpi.corpus import EOS, LINE_EOS, iter_lines
+from nplm_mpi.corpus.opening import as_utf8, damage_named, open_binary
 from nplm_mpi.scoring import nbest
 from nplm_mpi.scoring.adapting import AdaptingModel
 from nplm_mpi.scoring.language_model import LN10, LanguageModel
+from nplm_mpi.scoring.laying_out import Past
 from nplm_mpi.scoring.layouts import JsonLayout, KenlmLayout, Layout, SrilmLayout, TsvLayout, defined
 from nplm_mpi.scoring.line_scores import TextScore, frequent
 
 Numbered = tuple[str, str]  # a line and where it stands
 
 
-def numbered_lines(files: Sequence[str], standard_input: Callable[[], BinaryIO]) -> Iterator[Numbered]:
+def numbered_lines(
+    files: Sequence[str], standard_input: Callable[[], BinaryIO], encoding: str = "utf-8"
+) -> Iterator[Numbered]:
     """The lines of files ("-" or none: standard input), one after the other, and where each stands."""
     for path in files or ["-"]:
         if path == "-":
             name = "standard input"
             with damage_named(name):
-                yield from number(name, iter_lines(standard_input(), name))
+                yield from number(name, iter_lines(as_utf8(standard_input(), encoding, name), name))
             continue
-        with open_binary(path) as file, damage_named(path):
+        with open_binary(path, encoding) as file, damage_named(path):
             yield from number(path, iter_lines(file, path))
 
 
@@ -52,15 +55,18 @@ class Answers:
     ----------
     model : LanguageModel
     layout : Layout
+    apart : bool
+        Whether each line stands by itself even in a model of lines, whose contexts run on.
     """
 
-    def __init__(self, model: LanguageModel | AdaptingModel, layout: Layout) -> None:
+    def __init__(self, model: LanguageModel | AdaptingModel, layout: Layout, apart: bool = False) -> None:
         self.model, self.layout, self.total = model, layout, TextScore()
+        self.past = Past() if model.vocabulary.lines and not apart else None
 
     def to(self, chunk: Sequence[Numbered]) -> str:
         """The answers to some lines. Collective."""
         answers = []
-        for score in self.model.score_lines(line for line, _ in chunk):
+        for score in self.model.score_lines((line for line, _ in chunk), past=self.past):
             self.total.add(score)
             answers.append(self.layout.line(score))
         return "".join(answers)
@@ -75,7 +81,7 @@ class Answers:
 
     def report(self) -> str:
         """The summary for standard error."""
-        return describe(self.total, self.model)
+        return describe(self.total, self.model, self.past is not None)
 
 
 class Rescored:
@@ -136,13 +142,17 @@ class Rescored:
         return describe(self.total, self.model)
 
 
-def describe(total: TextScore, model: LanguageModel | AdaptingModel) -> str:
+def describe(total: TextScore, model: LanguageModel | AdaptingModel, runs_on: bool = False) -> str:
     """The summary for people."""
-    begin = (
-        "after <s>" if model.vocabulary.bos is not None else "with nothing known (the model is of a stream)"
-    )
+    begin = {
+        "sentences": "after <s>",
+        "stream": "with nothing known (the model is of a stream)",
+        "lines": f"after {LINE_EOS} and, as in training, the lines before it"
+        if runs_on
+        else f"after {LINE_EOS}",
+    }[model.vocabulary.text]
     blank = total.lines - total.sentences
-    ends = f" + {total.ends:,} </s>" if total.ends else ""
+    ends = f" + {total.ends:,} {LINE_EOS if model.vocabulary.lines else EOS}" if total.ends else ""
     lines = [
         f"{total.lines:,} lines ({blank:,} blank, in no sum), {total.tokens:,} tokens: "
         f"{total.words:,} words{ends}; each line begins {begin}",

@@ -16,7 +16,11 @@ import numpy as np
 from nplm_mpi import ngram
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm, serial
-from nplm_mpi.corpus import BOS, EOS, UNK, Encoder, tokenise
+from nplm_mpi.config.corpus import CorpusConfig
+from nplm_mpi.config.options import build_section
+from nplm_mpi.corpus import BOS, EOS, LINE_EOS, UNK, Encoder, lines_of, tokenise
+from nplm_mpi.corpus.treatment import PLAIN, Treatment
+from nplm_mpi.scoring.laying_out import Past, lay_out
 from nplm_mpi.scoring.line_scores import LineScore, TextScore
 from nplm_mpi.scoring.scorers import ModelScorer, NgramScorer, Scorer
 from nplm_mpi.scoring.states import StateInterface
@@ -38,8 +42,10 @@ class LanguageModel(StateInterface):
     path : path
         Its file.
     scorer : Scorer
-    treatment : {"none", "ap"}
+    treatment : Treatment
         How the words of a text are treated before they are looked up.
+    encoding : str
+        Of the texts that it was trained on, and so of files to be scored where nothing else is said.
 
     Attributes
     ----------
@@ -53,22 +59,31 @@ class LanguageModel(StateInterface):
     """
 
     def __init__(
-        self, path: str | PathLike, scorer: Scorer, treatment: str = "none", notes: Sequence[str] = ()
+        self,
+        path: str | PathLike,
+        scorer: Scorer,
+        treatment: Treatment = PLAIN,
+        notes: Sequence[str] = (),
+        encoding: str = "utf-8",
     ) -> None:
-        self.path, self.notes = str(path), list(notes)
+        self.path, self.notes, self.encoding = str(path), list(notes), encoding
         self.scorer = scorer
         self.vocabulary = scorer.vocabulary
         self.order = scorer.order
         self._encoder = Encoder(self.vocabulary, treatment)
 
     def __repr__(self) -> str:
-        kind = "stream" if self.vocabulary.bos is None else "sentences"
+        kind = self.vocabulary.text
         return f"LanguageModel({self.path!r}, order={self.order}, {len(self.vocabulary)} words, {kind})"
 
     def __contains__(self, word: str) -> bool:
         """Whether a word of text is in the vocabulary (``<unk>`` is not, the boundary symbols are)."""
-        boundary = self.vocabulary.bos is not None and word in (BOS, EOS)
+        boundary = word in {"sentences": (BOS, EOS), "lines": (LINE_EOS,)}.get(self.vocabulary.text, ())
         return boundary or (word != UNK and self._encoder(word)[1])
+
+    def spell(self, word: str) -> str:
+        """A word of text as the vocabulary spells it: in lower case, normalized, if the training text was."""
+        return self._encoder.treatment.spell(word)
 
     def encode(self, word: str) -> tuple[int, bool]:
         """Id of a word of text, and whether the vocabulary knows the word."""
@@ -103,6 +118,7 @@ class LanguageModel(StateInterface):
             If the word is known or none, no context is given, or the model is an n-gram model or
             a deep network.
         """
+        contexts = [contexts] if isinstance(contexts, str) else contexts
         ids = [self.context_ids(context, bos=False) for context in contexts]
         if not ids:
             raise UserError(f"{word!r}: give at least one context in which the word was seen")
@@ -149,7 +165,8 @@ class LanguageModel(StateInterface):
         Notes
         -----
         A model of a stream has no boundary symbols: ``bos`` and ``eos`` change nothing,
-        the first word is predicted from nothing known.
+        the first word is predicted from nothing known.  In a model of lines ``<eos>`` is both: the
+        end of the line before, with nothing known before that, and what is predicted at the end.
         """
         return self.score_line(sentence, bos, eos).total
 
@@ -176,17 +193,18 @@ class LanguageModel(StateInterface):
             yield float(log10), int(length), bool(unknown)
 
     def perplexity(self, text: str) -> float:
-        """Perplexity of a text, each line a sentence: 10 to minus the average logarithm to base 10.
+        """Perplexity of a text: 10 to minus the average logarithm to base 10.
 
-        Unknown words count (see :meth:`score_text` for both numbers), blank lines do not;
-        nan for a text without words.
+        Each line is a sentence; in a model of lines contexts run on from one to the next, as in
+        training.  Unknown words count (see :meth:`score_text` for both numbers), blank lines do
+        so of lines only; nan for a text without words.
         """
-        return self.score_text(text.split("\n")).perplexity
+        return self.score_text(text).perplexity
 
-    def score_text(self, lines: Iterable[str]) -> TextScore:
-        """The sums over lines of text: tokens, unknown words, perplexities."""
+    def score_text(self, lines: str | Iterable[str]) -> TextScore:
+        """The sums over the lines of a text: tokens, unknown words, perplexities; see :meth:`perplexity`."""
         total = TextScore()
-        for line in self.score_lines(lines):
+        for line in self.score_lines(lines, past=Past() if self.vocabulary.lines else None):
             total.add(line)
         return total
 
@@ -194,16 +212,22 @@ class LanguageModel(StateInterface):
         """All numbers of one sentence; arguments as in :meth:`score`."""
         return next(self.score_lines([sentence], bos, eos))
 
-    def score_lines(self, lines: Iterable[str], bos: bool = True, eos: bool = True) -> Iterator[LineScore]:
+    def score_lines(
+        self, lines: str | Iterable[str], bos: bool = True, eos: bool = True, past: Past | None = None
+    ) -> Iterator[LineScore]:
         """All numbers of many sentences, computed together; blank lines included.
 
-        A line's numbers are the same to the bit whatever the other lines are.
+        A line's numbers are the same to the bit whatever the other lines are, unless they run on.
 
         Parameters
         ----------
         lines : iterable of str
+            A string is a text, and its lines are meant.
         bos, eos : bool
             As in :meth:`score`.
+        past : Past, optional
+            For a model of lines: contexts run on from line to line, and from the lines before them;
+            ``bos`` and ``eos`` then say nothing.
 
         Yields
         ------
@@ -212,32 +236,38 @@ class LanguageModel(StateInterface):
         """
         waiting: list[list[str]] = []
         size = 0
-        for line in lines:
+        for line in lines_of(lines):
             waiting.append(tokenise(line))
             size += len(waiting[-1]) + 1
             if size >= CHUNK:
-                yield from self._score(waiting, bos, eos)
+                yield from self._score(waiting, bos, eos, past)
                 waiting, size = [], 0
-        yield from self._score(waiting, bos, eos)
+        yield from self._score(waiting, bos, eos, past)
 
-    def _score(self, lines: list[list[str]], bos: bool, eos: bool) -> Iterator[LineScore]:
+    def _score(self, lines: list[list[str]], bos: bool, eos: bool, past: Past | None) -> Iterator[LineScore]:
         if not lines:
             return
+        if past is not None and not self.vocabulary.lines:
+            raise UserError(f"{self.path}: contexts run on from line to line in a model of --lines only")
         found = list(map(self._encoder, itertools.chain.from_iterable(lines)))
         ids = np.array([i for i, _ in found], np.int32)
         unknown = np.array([not known for _, known in found], bool)
         lengths = [len(words) for words in lines]
-        tokens, positions, is_end = lay_out(ids, lengths, self.scorer, bos, eos)
+        if past is not None:
+            eos = True
+            tokens, positions, is_end = past.continued(ids, lengths, self.vocabulary, self.order)
+        else:
+            tokens, positions, is_end = lay_out(ids, lengths, self.vocabulary, self.order, bos, eos)
         log10 = self.scorer.score(tokens, positions) / LN10
         used = self.scorer.lengths(tokens, positions)
         out = np.zeros(len(positions), bool)
         out[~is_end] = unknown
-        ended = eos and self.vocabulary.eos is not None
-        begin = 0
+        ended = eos and self.vocabulary.end is not None
+        end, begin = LINE_EOS if self.vocabulary.lines else EOS, 0
         for words in lines:
             part = slice(begin, begin + len(words) + ended)
             begin = part.stop
-            yield LineScore(words, ended, tokens[positions[part]], log10[part], used[part], out[part])
+            yield LineScore(words, ended, tokens[positions[part]], log10[part], used[part], out[part], end)
 
     def log_prob(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Natural logarithms of P(word | context) for arrays of word ids.
@@ -275,14 +305,19 @@ class LanguageModel(StateInterface):
         context : str or sequence of str
             Words in the order of the text; only the last n-1 are used.
         bos : bool
-            Whether a sentence begins with them: what is missing is then ``<s>``, in a
-            model of sentences, and else nothing known (-1).
+            Whether a sentence begins with them: what is missing is then ``<s>`` in a model of
+            sentences; in one of lines the line before ended before them; else nothing is known (-1).
         """
         words = tokenise(context) if isinstance(context, str) else list(context)
         beginning = self.vocabulary.bos if bos and self.vocabulary.bos is not None else -1
         ids = np.full(self.order - 1, beginning, np.int32)
         last = words[max(0, len(words) - (self.order - 1)) :][::-1]
-        ids[: len(last)] = [self._encoder(word)[0] for word in last]
+        end = self.vocabulary.line_end
+        ids[: len(last)] = [
+            end if word == LINE_EOS and end is not None else self._encoder(word)[0] for word in last
+        ]
+        if bos and end is not None and len(last) < len(ids):
+            ids[len(last)] = end
         return ids
 
     def distribution(self, context: str | Sequence[str], bos: bool = True) -> np.ndarray:
@@ -349,52 +384,6 @@ class LanguageModel(StateInterface):
         return self.vectors.neighbors(word, count)
 
 
-def lay_out(
-    ids: np.ndarray, lengths: Sequence[int], scorer: Scorer, bos: bool, eos: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lines of words as one text in which no context reaches from one line into another.
-
-    Parameters
-    ----------
-    ids : (T,) int32 array
-        The words of all lines.
-    lengths : sequence of int
-        How many belong to each line.
-    scorer : Scorer
-    bos, eos : bool
-        As in :meth:`LanguageModel.score`.
-
-    Returns
-    -------
-    tokens : int32 array
-    positions : int64 array
-        What is to be predicted, in the order of the lines.
-    is_end : bool array
-        Which of the positions are line ends.
-    """
-    end = scorer.vocabulary.eos
-    begins_known = bos and end is not None
-    # -1 is no word: n-1 of them keep the line before out of sight.
-    before = 0 if begins_known else scorer.order - 1
-    after = 0 if end is None else 1
-    size = np.asarray(lengths, np.int64)
-    stops = np.cumsum(size + before + after)
-    tokens = np.full(int(stops[-1]) if len(stops) else 0, -1, np.int32)
-    line_of_word = np.repeat(np.arange(len(size)), size)
-    shift = np.arange(1, len(size) + 1) * before + np.arange(len(size)) * after
-    places = np.arange(len(ids)) + shift[line_of_word]
-    tokens[places] = ids
-    if end is None:
-        return tokens, places, np.zeros(len(places), bool)
-    tokens[stops - 1] = end
-    if not eos:
-        return tokens, places, np.zeros(len(places), bool)
-    positions = np.sort(np.concatenate([places, stops - 1]))
-    is_end = np.zeros(len(tokens), bool)
-    is_end[stops - 1] = True
-    return tokens, positions, is_end[positions]
-
-
 def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
     """Open a trained model as :func:`open_model`; what is remarkable about an ARPA file becomes a warning."""
     model = open_model(path, comm)
@@ -430,9 +419,11 @@ def open_model(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
     if comm.on_root(ngram.is_ngram_file, path):
         found = comm.on_root(ngram.load, path)
         notes = found.details.get("notes", []) if comm.on_root(ngram.is_arpa_file, path) else []
-        return LanguageModel(path, NgramScorer(found), notes=notes)
+        config = build_section(CorpusConfig, found.details.get("corpus", {}), str(path))
+        return LanguageModel(path, NgramScorer(found), Treatment.of(config), notes, config.encoding)
     if comm.size > 1:  # what is damaged is so for all ranks alike
         comm.on_root(lambda: checkpoint.open_model(path, verify=True).close())
     opened = open_whole(path)
     scorer = ModelScorer(opened.kind, opened.parameters, opened.vocabulary, comm)
-    return LanguageModel(path, scorer, opened.config.corpus.treatment)
+    config = opened.config.corpus
+    return LanguageModel(path, scorer, Treatment.of(config), encoding=config.encoding)

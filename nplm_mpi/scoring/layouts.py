@@ -8,7 +8,7 @@ import math
 from typing import Any, Protocol
 
 from nplm_mpi.base.strict_json import as_json
-from nplm_mpi.corpus import BOS, UNK, Vocabulary
+from nplm_mpi.corpus import BOS, LINE_EOS, UNK, Vocabulary
 from nplm_mpi.scoring.line_scores import LineScore, TextScore, finite, perplexity
 
 LEVELS = ("summary", "sentence", "word")  # SRILM's -debug 0, 1, 2
@@ -78,7 +78,7 @@ class SrilmLayout:
     """
 
     def __init__(self, vocabulary: Vocabulary, level: str, open_vocabulary: bool, name: str) -> None:
-        self.bos = BOS if vocabulary.bos is not None else ""
+        self.bos = {"sentences": BOS, "lines": LINE_EOS}.get(vocabulary.text, "")
         self.level, self.open_vocabulary, self.name = level, open_vocabulary, name
 
     def line(self, score: LineScore) -> str:

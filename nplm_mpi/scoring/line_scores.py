@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nplm_mpi.corpus import EOS
+from nplm_mpi.corpus import EOS, LINE_EOS
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class LineScore:
         Words of the n-gram that each number rests on, the word itself included.
     unknown : (k,) bool array
         Which words are out of vocabulary.
+    end : {"</s>", "<eos>"}
+        What a line's end is called.
     """
 
     words: list[str]
@@ -35,16 +37,17 @@ class LineScore:
     log10: np.ndarray
     lengths: np.ndarray
     unknown: np.ndarray
+    end: str = EOS
 
     @property
     def tokens(self) -> list[str]:
-        """The words, and ``</s>`` where it is predicted: k strings."""
-        return [*self.words, EOS] if self.ended else self.words
+        """The words, and the line's end where it is predicted: k strings."""
+        return [*self.words, self.end] if self.ended else self.words
 
     @property
     def blank(self) -> bool:
-        """No word stands on the line."""
-        return not self.words
+        """No word stands on the line, which is then no part of a text: but of lines, whose ends are words."""
+        return not self.words and not (self.ended and self.end == LINE_EOS)
 
     @property
     def total(self) -> float:
@@ -66,7 +69,7 @@ class TextScore:
     """Sums over lines of text.
 
     A blank line is not part of a text, as in training: it has a score of its own, which
-    is in no sum.
+    is in no sum.  Where the ends of lines are words, as in a model of lines, it is.
 
     Attributes
     ----------

@@ -64,6 +64,8 @@ class Ngram:
         corpus = None
         if "corpus" in details:
             corpus = build_section(CorpusConfig, details["corpus"], self.path)
+            if corpus.text == "auto":  # as an earlier version wrote it, which knew no lines
+                corpus = dataclasses.replace(corpus, text=self.model.vocabulary.text)
         text = details.get("text", {})
         if not isinstance(text, dict):
             raise UserError(f"{self.path}: what it says about its text is damaged; give an intact file")

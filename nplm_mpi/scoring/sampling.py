@@ -68,7 +68,7 @@ def sample_words(
     unk: bool = True,
     longest: int = LONGEST,
 ) -> Iterator[str]:
-    """Words that continue a prompt: a sentence up to and with ``</s>``, or a stretch of a stream.
+    """Words that continue a prompt: a sentence up to and with ``</s>``, or a stretch of a stream or of lines.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 A scorer answers two questions, for arrays of word ids: how probable are these words in
 these places of a text, and how probable is every word after this context.  The text
-comes with all separators that keep contexts apart, see :func:`nplm_mpi.scoring.language_model.lay_out`.
+comes with all separators that keep contexts apart, see :func:`nplm_mpi.scoring.laying_out.lay_out`.
 """
 
 from typing import Any, Protocol

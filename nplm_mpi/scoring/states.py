@@ -86,9 +86,13 @@ class StateInterface:
     """The methods of a language model that KenLM's Python module has for decoders."""
 
     def BeginSentenceWrite(self: _Model, state: State) -> None:
-        """Let ``state`` be the beginning of a sentence; in a model of a stream, nothing known."""
-        bos = self.scorer.vocabulary.bos
-        state.ids = (-1 if bos is None else bos,) * (self.order - 1)
+        """Let ``state`` be the beginning of a sentence or line; in a model of a stream, nothing known."""
+        vocabulary = self.scorer.vocabulary
+        if vocabulary.line_end is not None:  # a line begins after the end of another
+            state.ids = (vocabulary.line_end, *((-1,) * (self.order - 2)))[: self.order - 1]
+        else:
+            bos = vocabulary.bos
+            state.ids = (-1 if bos is None else bos,) * (self.order - 1)
 
     def NullContextWrite(self: _Model, state: State) -> None:
         """Let ``state`` be nothing known."""
@@ -102,7 +106,7 @@ class StateInterface:
         in_state, out_state : State
             May be the same object.
         word : str
-            As it stands in text; ``</s>`` for a sentence's end.
+            As it stands in text; ``</s>`` for the end of a sentence or line.
 
         Raises
         ------
@@ -127,8 +131,9 @@ class StateInterface:
 
 def word_id(word: str, model: _Model) -> tuple[int, bool]:
     """Id of a word or boundary symbol, and whether the vocabulary knows it."""
-    if word == EOS and model.scorer.vocabulary.eos is not None:
-        return model.scorer.vocabulary.eos, True
+    end = model.scorer.vocabulary.end
+    if end is not None and word in (EOS, model.scorer.vocabulary.words[end]):
+        return end, True
     return model.encode(word)
 
 

@@ -30,7 +30,7 @@ RARE = 20
 def among_rare_words(p: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
     """P(i | context), given that the word is a rare one: one seen at most 20 times, or ``<unk>``."""
     rare = vocabulary.counts <= RARE
-    for boundary in (vocabulary.bos, vocabulary.eos):
+    for boundary in (vocabulary.bos, vocabulary.end):
         if boundary is not None:
             rare[boundary] = False
     if vocabulary.unk is not None:
@@ -41,8 +41,7 @@ def among_rare_words(p: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
 
 def rarest_words(vocabulary: Vocabulary) -> np.ndarray:
     """Ids of the ordinary words that the training text holds least often, but does hold."""
-    special = {vocabulary.unk, vocabulary.bos, vocabulary.eos}
-    ids = np.array([i for i in range(len(vocabulary)) if i not in special], np.int64)
+    ids = np.array([i for i in range(len(vocabulary)) if i not in vocabulary.special], np.int64)
     counts = vocabulary.counts[ids]
     seen = counts[counts > 0]
     return ids if len(seen) == 0 else ids[counts == seen.min()]

@@ -76,8 +76,7 @@ class Vectors:
             raise UserError(f"count {count}: give 1 or more")
         cosine = self.unit @ target
         # The boundary and rare symbols are no words.
-        hidden = [i for i in (self.vocabulary.bos, self.vocabulary.eos, self.vocabulary.unk) if i is not None]
-        cosine[[*without, *hidden]] = -np.inf
+        cosine[[*without, *self.vocabulary.special]] = -np.inf
         best = np.argsort(-cosine, kind="stable")[:count]
         return [(self.vocabulary.words[i], float(cosine[i])) for i in best if cosine[i] > -np.inf]
 

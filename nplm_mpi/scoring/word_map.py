@@ -19,8 +19,7 @@ PERPLEXITY = 20.0
 
 def frequent_words(vocabulary: Vocabulary, number: int) -> list[str]:
     """The most frequent words, without the boundary and rare symbols."""
-    special = {vocabulary.unk, vocabulary.bos, vocabulary.eos}
-    return [word for i, word in enumerate(vocabulary.words) if i not in special][:number]
+    return [word for i, word in enumerate(vocabulary.words) if i not in vocabulary.special][:number]
 
 
 def place(vectors: np.ndarray, method: str) -> np.ndarray:

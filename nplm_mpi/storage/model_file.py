@@ -152,7 +152,7 @@ def vocabulary_of(file: checkpoint.ModelFile) -> Vocabulary:
         If it holds what no text can.
     """
     try:
-        return Vocabulary(file.vocabulary_words, file.counts)
+        return Vocabulary(file.vocabulary_words, file.counts, lines=file.config.corpus.text == "lines")
     except ValueError as error:
         raise UserError(f"{file.path}: /vocabulary: {error}; give an intact model file") from error
 

@@ -130,6 +130,8 @@ def train(
         # In files by absolute paths, so that the text is found from any folder.
         config = replace(config, corpus=comm.on_root(absolute, config.corpus))
         corpus = open_on_all(comm, config)
+        # what the model's files say is how it was read, not "auto"
+        config = config.replace(text=corpus.text)
         with same_on_all_ranks():
             check_long_enough(corpus, config.model.order)
     for line in describe(comm, config, corpus):
