@@ -118,6 +118,17 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
             f"{summary['files_saved']} files, {summary['bytes_saved'] / 1e6:,.1f} MB, "
             f"{duration(summary['seconds_saving'])}",
         ),
+        ("memory", f"{summary['memory_bytes'] / 1e6:,.0f} MB of the largest rank"),
+        *(
+            [
+                (
+                    "overflows",
+                    f"{summary['overflows']}: the rate was halved each time, to {summary['rate_factor']:g}",
+                )
+            ]
+            if summary["overflows"]
+            else []
+        ),
         *(
             [("lost updates", f"{summary['lost_updates']:.2%} (of b; of d: {summary['lost_updates_d']:.2%})")]
             if "lost_updates" in summary

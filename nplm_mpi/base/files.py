@@ -248,6 +248,34 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         file.write(text.encode("utf-8"))
 
 
+def link(source: str | os.PathLike, target: str | os.PathLike) -> None:
+    """Let ``target`` be the file that ``source`` is now: another name for it, or a copy.
+
+    Raises
+    ------
+    OSError
+        As :func:`replacing`; or if ``source`` is not there.
+    """
+    place = destination(target)
+    file, temporary = _create_beside(place)
+    file.give_up()
+    try:
+        temporary.unlink()
+        try:
+            os.link(source, temporary)
+        except FileNotFoundError:
+            raise
+        except OSError:  # a file system without links
+            with open(source, "rb") as old, replacing(target) as new:
+                shutil.copyfileobj(old, new, BLOCK)
+            return
+        os.replace(temporary, place)
+        _sync_folder(place.parent)
+    finally:
+        with suppress(OSError):  # where both are the same file already, its new name stays
+            temporary.unlink(missing_ok=True)
+
+
 def append_whole(path: str | os.PathLike, data: bytes) -> None:
     """Add ``data`` to the end of a file, all of it or nothing; the file is made if it is missing.
 

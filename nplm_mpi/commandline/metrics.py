@@ -43,6 +43,8 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
             if number == len(lines):
                 continue  # the line that a killed run was writing
             raise UserError(f"{path}, line {number}: not an entry of a run's metrics") from None
+        if isinstance(entry, dict) and entry.get("event") == "summary":
+            continue  # tells of the best epoch, not of the last one
         while entries and entries[-1]["examples"] > examples:
             entries.pop()
         entries.append(entry)

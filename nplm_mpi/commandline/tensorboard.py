@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -69,8 +70,17 @@ class TensorBoardLog:
     """
 
     def __init__(self, folder: Path) -> None:
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        # Readers take files by their names: this one has to come after all that are there.
+        begun = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
+        second = max(
+            [int(time.time()), *(int(text) + 1 for text in begun if re.fullmatch("[0-9]{10}", text))]
+        )
+        name = f"events.out.tfevents.{second:010d}.{socket.gethostname()}.{os.getpid()}.0"
         self.path, self._begun = folder / name, False
+        self._last: dict[
+            str, int
+        ] = {}  # step of the last value of each tag: an epoch ends where progress was told
+        self._restart: int | None = None  # examples after which what was written before is void
         self._records = needed("tensorboard.summary.writer.record_writer", "tensorboard")
         self._summary = needed("tensorboard.compat.proto.summary_pb2", "tensorboard")
         self._event = needed("tensorboard.compat.proto.event_pb2", "tensorboard")
@@ -83,6 +93,9 @@ class TensorBoardLog:
         OSError
             If it cannot be written.
         """
+        if event == "overflow" or (event == "began" and entry["examples"]):
+            self._restart = entry["examples"]
+            self._last = dict.fromkeys(self._last, self._restart)
         if event not in ("progress", "epoch"):
             return
         spent = entry["seconds_compute"] + entry["seconds_communication"]
@@ -90,10 +103,14 @@ class TensorBoardLog:
         values = [
             self._summary.Summary.Value(tag=tag, simple_value=float(numbers[name]))
             for name, tag in SCALARS.items()
-            if numbers.get(name) is not None
+            if numbers.get(name) is not None and self._last.get(tag, -1) < entry["examples"]
         ]
         now = time.time()
         made = [] if self._begun else [self._event.Event(wall_time=now, file_version="brain.Event:2")]
+        if self._restart is not None:
+            # Readers forget what they know of this step and later ones: the run was killed, or went back.
+            status = self._event.SessionLog(status=self._event.SessionLog.START)
+            made.append(self._event.Event(wall_time=now, step=self._restart + 1, session_log=status))
         summary = self._summary.Summary(value=values)
         made.append(self._event.Event(wall_time=now, step=entry["examples"], summary=summary))
         data = io.BytesIO()
@@ -101,4 +118,5 @@ class TensorBoardLog:
             self._records.RecordWriter(data).write(one.SerializeToString())
         self.path.parent.mkdir(parents=True, exist_ok=True)
         append_whole(self.path, data.getvalue())
-        self._begun = True
+        self._begun, self._restart = True, None
+        self._last |= {value.tag: entry["examples"] for value in values}

@@ -45,6 +45,12 @@ class TrainingConfig:
     average: float = option(
         0.0, "memory, per update, of the moving average of the weights that is evaluated and saved (0: none)"
     )
+    on_overflow: str = option(
+        "halve",
+        "what happens when numbers overflow: halve: the run goes back to the beginning of the epoch and on "
+        "with half the rate, 8 times at most; stop: it ends",
+        choices=("halve", "stop"),
+    )
     softmax: str = option(
         "exact",
         "where gradients come from: exact: from all words; sampled: from words drawn from a bigram (Bengio "

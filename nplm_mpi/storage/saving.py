@@ -35,6 +35,8 @@ from nplm_mpi.storage import safe_hdf5
 
 FORMAT, VERSION = "nplm-mpi", 1
 LATEST, PREVIOUS, BEST = "checkpoint.h5", "checkpoint.prev.h5", "best.h5"
+# The checkpoint of the epoch's beginning, while a run goes on.
+EPOCH = "epoch.h5"
 
 
 class SaveError(Exception):
@@ -421,6 +423,6 @@ def latest_good(folder: str | os.PathLike) -> tuple[Path, str | None]:
 
 def remove_leftovers(folder: str | os.PathLike) -> None:
     """Delete the unfinished files that a killed run left; no other may be working there.  Not collective."""
-    for name in (LATEST, PREVIOUS, BEST, "config.yaml", "metrics.jsonl"):
+    for name in (LATEST, PREVIOUS, BEST, EPOCH, "config.yaml", "metrics.jsonl"):
         for path in files.unfinished(Path(folder) / name):
             path.unlink(missing_ok=True)

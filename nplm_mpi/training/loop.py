@@ -4,14 +4,15 @@ import math
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from nplm_mpi.base.errors import Stop
-from nplm_mpi.base.files import append_whole, one_line
+from nplm_mpi.base.errors import Stop, UserError
+from nplm_mpi.base.files import append_whole, link, one_line
 from nplm_mpi.base.signals import EXIT_CODES, LEVELS, Signals
 from nplm_mpi.base.strict_json import as_json
 from nplm_mpi.comm import Comm
@@ -22,20 +23,18 @@ from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.outputs.proposal import Proposal
 from nplm_mpi.models.outputs.sampled import SampledUpdates
 from nplm_mpi.scoring.evaluation import evaluate
+from nplm_mpi.scoring.line_scores import finite
 from nplm_mpi.storage.model_file import read_into, save_model
-from nplm_mpi.storage.saving import NonFiniteError, SaveError
+from nplm_mpi.storage.saving import EPOCH, NonFiniteError, SaveError, open_model
 from nplm_mpi.training.balance import Balance
+from nplm_mpi.training.overflow import MOST, NonFinite, clean
 from nplm_mpi.training.pulse import Interrupted, Pulse
 from nplm_mpi.training.rates import learning_rate
 from nplm_mpi.training.state import SavingCost, State, fingerprint
 from nplm_mpi.training.trial import Trial, on_several_machines
 
-
-class NonFinite(Stop):
-    """The likelihood or a parameter became NaN or infinite; nothing was saved since."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(1, f"{message}; the last checkpoint is untouched; try a smaller --lr")
+# Of metrics.jsonl, as docs/checkpoints.md describes it: raised when a name changes its meaning.
+METRICS_VERSION = 1
 
 
 class Training:
@@ -122,7 +121,7 @@ class Training:
     @property
     def trained_here(self) -> int:
         """Examples that this process has trained on, without those before a resumption."""
-        return self.state.examples - self.examples_before
+        return max(0, self.state.examples - self.examples_before)
 
     @property
     def finished(self) -> bool:
@@ -137,18 +136,17 @@ class Training:
         Raises
         ------
         NonFinite
-            On all ranks, with the position of the example.
+            On all ranks, with the position of the example: numbers overflowed too often.
         Stop
             On all ranks: asked to by a signal, with everything saved; or because
             ranks do not agree.
         """
         self.signals.graceful = True
         try:
-            if self.state.updates == 0:
-                self.save_checkpoint()
-            while not self.finished:
-                self.train_epoch()
-                self.end_epoch()
+            with np.errstate(
+                over="ignore", invalid="ignore"
+            ):  # the run itself tells of numbers that overflow
+                self.train()
         except Interrupted as interrupted:
             self.stop(interrupted.level)
         except Stop:
@@ -158,6 +156,22 @@ class Training:
             raise
         self.signals.graceful = False
         return self.state
+
+    def train(self) -> None:
+        """:meth:`run` without signals."""
+        if self.state.updates == 0:
+            self.save_checkpoint()
+        if self.state.position == 0:
+            self.comm.on_root(self.keep_epoch)
+        self.listen("began", {"examples": self.state.examples})
+        while not self.finished:
+            try:
+                self.train_epoch()
+                self.end_epoch()
+            except NonFinite as error:
+                self.go_back(error)
+            self.comm.on_root(self.keep_epoch)
+        self.comm.on_root(self.forget_epoch)
 
     def train_epoch(self) -> None:
         """The updates from the current position to the end of the epoch."""
@@ -175,7 +189,8 @@ class Training:
     def rate(self, examples: Any) -> Any:
         """eps after so many examples, see :func:`nplm_mpi.training.rates.learning_rate`."""
         total = self.config.training.epochs * self.per_epoch
-        return learning_rate(self.config, examples, total, self.state.history)
+        rates = learning_rate(self.config, examples, total, self.state.history)
+        return rates * self.state.rate_factor if self.state.overflows else rates
 
     def count(self, log_p: np.ndarray, updates: int) -> None:
         """Add the examples of some updates to the epoch's score."""
@@ -207,10 +222,13 @@ class Training:
         better = True
         if self.config.output.evaluate and len(self.parts["valid"]):
             self.listen("stage", {"message": "validating"})
-            valid = evaluate(self.model, self.parts["valid"], self.pulse.give_way).perplexity
+            unk = self.corpus.vocabulary.unk
+            found = evaluate(self.model, self.parts["valid"], self.pulse.give_way, unk)
+            valid = found.perplexity
             if not math.isfinite(valid):
                 raise NonFinite(f"the validation perplexity after epoch {state.epoch + 1} is {valid}")
             result["valid_perplexity"] = valid
+            result["valid_perplexity_without_oov"] = finite(found.perplexity_without_oov)
             better = state.best is None or valid < state.best
             state.best = valid if better else state.best
         if better:
@@ -224,12 +242,84 @@ class Training:
         self.save_checkpoint()
         self.pulse.mark(state.examples)
 
+    def keep_epoch(self) -> None:
+        """Keep the checkpoint of an epoch's beginning, which is what an overflow goes back to. On rank 0.
+
+        Only where that is wanted, and a failure is a warning: then an earlier one is gone back to.
+        """
+        if self.config.training.on_overflow == "stop" or "checkpoint.h5" in self.unsaved:
+            return
+        try:
+            link(self.out / "checkpoint.h5", self.out / EPOCH)
+        except OSError as error:
+            self.listen("warning", {"message": f"{self.out / EPOCH} cannot be kept: {one_line(error)}"})
+
+    def forget_epoch(self) -> None:
+        """A run that is finished goes back to nothing. On rank 0."""
+        with suppress(OSError):
+            (self.out / EPOCH).unlink(missing_ok=True)
+
+    def go_back(self, error: NonFinite) -> None:
+        """Be where the epoch began, with half the rate, and say so. Collective.
+
+        Where that is does not depend on any clock, so that a resumed run does the same, and ranks of any
+        number where results do not depend on that.
+
+        Raises
+        ------
+        NonFinite
+            ``error``, if the run is not to go back, or did so too often, or cannot.
+        """
+        state, before = self.state, list(self.state.overflows)
+        if self.config.training.on_overflow == "stop":
+            raise error
+        if len(before) >= MOST:
+            raise NonFinite(f"{error.what}, after the rate was halved {MOST} times") from None
+        trouble, saved = self.comm.on_root(self.read_epoch)
+        if trouble:
+            raise NonFinite(f"{error.what}, and the epoch's beginning is lost ({trouble})") from None
+        at = state.examples
+        self.comm.barrier()
+        clean(self.model)
+        self.model.flush()  # what waited is 0 by now, or will be
+        clean(self.model)
+        self.comm.barrier()
+        with open_model(self.out / EPOCH) as file:
+            read_into(self.model, file)
+        self.comm.barrier()
+        for name, value in saved.items():
+            setattr(state, name, value)
+        state.overflows = [*before, {"at": at, "back_to": state.examples}]
+        if self.sampled:
+            self.sampled.go_on_from(state.sampled)
+        self.pulse.begin(state.updates, state.examples)
+        self.save_checkpoint()
+        self.listen(
+            "warning",
+            {
+                "message": f"numbers overflowed: {error.what}; going back to the beginning of epoch "
+                f"{state.epoch + 1} with half the rate, {self.rate(state.examples):.3g} "
+                f"({len(state.overflows)} of at most {MOST} times)"
+            },
+        )
+        self.log("overflow", reason=error.what, overflow_at=at, rate_factor=state.rate_factor)
+
+    def read_epoch(self) -> tuple[str, dict[str, Any]]:
+        """What is wrong with the kept checkpoint, if anything is, and its state. On rank 0."""
+        try:
+            with open_model(self.out / EPOCH, verify=True) as file:
+                saved = file.training or {}
+            return "", {f.name: saved[f.name] for f in fields(State) if f.name in saved}
+        except UserError as error:
+            return str(error), {}
+
     def log(self, event: str, **more: Any) -> None:
         """Tell the listener and, on rank 0, metrics.jsonl where the run is, and ``more``."""
         state = self.state
         elapsed = time.perf_counter() - self.started
         entry = {
             "event": event,
+            "version": METRICS_VERSION,
             "examples": state.examples,
             "updates": state.updates,
             "epoch": state.epoch + (state.position / self.per_epoch if self.per_epoch else 0),
@@ -313,6 +403,7 @@ def final_evaluation(training: Training, open_best: Callable[[], Any]) -> dict[s
                 f"{part}_perplexity_without_oov": found.perplexity_without_oov,
                 f"{part}_tokens": found.tokens,
                 f"{part}_oov": found.oov,
+                f"{part}_oov_share": found.oov / found.tokens,
             }
     return results
 

@@ -20,7 +20,10 @@ from nplm_mpi.models.kinds import read_yaml
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.training.folder_lock import FolderBusy, FolderLock
 
-MAY_CHANGE = {"epochs", "patience", "grid", "threads", "balance", "corpus", "vocabulary", "valid", "test"}
+MAY_CHANGE = {
+    *("epochs", "patience", "grid", "threads", "balance", "on_overflow"),
+    *("corpus", "vocabulary", "valid", "test"),
+}
 """Options that a resumed run may be given anew; paths lead to the same text, which is checked.
 Those of :class:`OutputConfig` may change, too."""
 
@@ -259,7 +262,7 @@ def write_config(folder: Path, config: Config, header: str) -> None:
 
 
 def trim_metrics(folder: Path, updates: int) -> None:
-    """Take back what metrics.jsonl says about updates after the checkpoint, and a torn last line.
+    """Take back what metrics.jsonl says about updates after the checkpoint, its summary, a torn last line.
 
     Raises
     ------
@@ -281,6 +284,7 @@ def trim_metrics(folder: Path, updates: int) -> None:
 def _happened(line: bytes, updates: int) -> bool:
     """Whether a line is whole and tells of nothing after this many updates."""
     try:
-        return line.endswith(b"\n") and json.loads(line)["updates"] <= updates
+        entry = json.loads(line)
+        return line.endswith(b"\n") and entry["updates"] <= updates and entry.get("event") != "summary"
     except (ValueError, KeyError, TypeError):
         return False

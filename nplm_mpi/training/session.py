@@ -1,6 +1,7 @@
 """A run from its configuration to its summary: folder, corpus, model, training, last evaluation."""
 
 import os
+import resource
 import socket
 import threading
 import time
@@ -173,11 +174,14 @@ def train(
     if config.output.evaluate and config.training.max_examples != 0 and not training.unsaved:
         with screen.stage("evaluating the best model"):
             results = final_evaluation(training, lambda: checkpoint.open_model(out / "best.h5"))
-    return {
+    memory = comm.allgather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    summary = {
         "parameters": config.model.count_parameters(len(corpus.vocabulary)),
         "epochs": state.epoch,
         "best_epoch": state.best_epoch,
         "examples": state.examples,
+        "overflows": len(state.overflows),
+        "rate_factor": state.rate_factor,
         "train_perplexity": state.history[state.best_epoch - 1]["train_perplexity"]
         if state.history
         else None,
@@ -192,11 +196,15 @@ def train(
         "bytes_saved": training.cost.bytes,
         **model.summary(),
         **slices(training),
+        "memory_bytes": max(memory),
+        "memory_bytes_all_ranks": sum(memory),
         "ranks": comm.size,
         "out": str(out),
         "files": kept_files(out),
         "unsaved": sorted(training.unsaved),
     }
+    training.log("summary", **{"perplexity": results.get("test_perplexity"), **summary})
+    return summary
 
 
 def check_folder(comm: Comm, lock: FolderLock, folder: Path, screen: Screen) -> None:

@@ -1,5 +1,6 @@
 """Where a run is, and what tells its text from another."""
 
+import math
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,8 @@ class State:
         Epochs since then.
     history : list of dict
         One entry per completed epoch.
+    overflows : list of dict
+        One entry for each time that numbers overflowed: ``at`` and ``back_to``, in examples.
     sampled : dict
         :meth:`nplm_mpi.models.outputs.sampled.SampledUpdates.progress`, if words are sampled.
     """
@@ -44,7 +47,13 @@ class State:
     stale: int = 0
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
+    overflows: list[dict[str, Any]] = field(default_factory=list)
     sampled: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rate_factor(self) -> float:
+        """What the learning rate is multiplied with: a half for each overflow."""
+        return 0.5 ** len(self.overflows)
 
     @property
     def train_perplexity(self) -> float | None:
@@ -53,8 +62,9 @@ class State:
 
 
 def perplexity(log_likelihood: float, examples: int) -> float | None:
-    """As :class:`Evaluation`, None where there is nothing."""
-    return Evaluation(examples, log_likelihood).perplexity if examples else None
+    """As :class:`Evaluation`, None where there is nothing or it is beyond all floats."""
+    value = Evaluation(examples, log_likelihood).perplexity
+    return value if math.isfinite(value) else None
 
 
 @dataclass
