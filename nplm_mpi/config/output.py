@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from nplm_mpi.config.options import option, require
+from nplm_mpi.config.options import option, require, shown
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,6 @@ def parse_interval(text: str) -> tuple[float, str]:
         amount = 0.0
     require(
         0 < amount < float("inf"),
-        f"--checkpoint-every {text!r}: give updates (500), seconds (30s) or minutes (10m)",
+        f"--checkpoint-every {shown(text)}: give updates (500), seconds (30s) or minutes (10m)",
     )
     return amount, "seconds" if unit else "updates"

@@ -32,6 +32,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.corpus.vocabulary import Vocabulary
 from nplm_mpi.models.kinds import from_dict
 from nplm_mpi.storage import safe_hdf5
+from nplm_mpi.storage.training_state import check_state
 
 FORMAT, VERSION = "nplm-mpi", 1
 LATEST, PREVIOUS, BEST = "checkpoint.h5", "checkpoint.prev.h5", "best.h5"
@@ -328,6 +329,14 @@ class ModelFile(Closing):
                     f"/{name} is {arrays[name].dtype} {arrays[name].shape}, "
                     f"the configuration means {dtype} {shape}"
                 )
+        for name, place in arrays.items():
+            like = f"parameters/{name.rpartition('_')[2]}"
+            if name.startswith("training/") and like in expected:
+                dtype, shape = expected[like]
+                if (place.dtype, place.shape) != (dtype, shape):
+                    raise ValueError(f"/{name} is {place.dtype} {place.shape}, /{like} {dtype} {shape}")
+        if self.training is not None:
+            check_state(self.training, len(words), self.config.training.samples)
         self.counts = self._file.read("vocabulary_counts")
         text = attributes.get("text", {})
         if not isinstance(text, dict) or not all(isinstance(value, str) for value in text.values()):
@@ -351,7 +360,10 @@ class ModelFile(Closing):
         self._file.read_into(self._full(name), start, target)
 
     def _full(self, name: str) -> str:
-        return name if name in self.shapes else f"parameters/{name}"
+        full = name if name in self.shapes else f"parameters/{name}"
+        if full not in self.shapes:
+            raise UserError(f"{self.path}: /{name} is missing; give an intact checkpoint")
+        return full
 
     def verify(self, into: Mapping[str, np.ndarray] | None = None) -> None:
         """Read every array once: checksums right, floating-point numbers finite.

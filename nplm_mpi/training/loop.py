@@ -102,6 +102,13 @@ class Training:
         self.parts = {name: self._examples(name, complete=name == "train") for name in corpus.parts}
         limit = config.training.max_examples
         self.per_epoch = len(self.parts["train"]) if limit < 0 else min(limit, len(self.parts["train"]))
+        if state.position > self.per_epoch:
+            error = UserError(
+                f"{out}: the checkpoint stands at example {state.position:,} of {self.per_epoch:,}; "
+                "it is damaged: start another run"
+            )
+            error.collective = True
+            raise error
         self.started = time.perf_counter() - state.seconds
         output = config.output
         self.pulse = Pulse(

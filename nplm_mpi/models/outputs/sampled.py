@@ -104,8 +104,8 @@ class SampledUpdates:
 
     def go_on_from(self, progress: dict[str, Any]) -> None:
         """Be where the sampler was whose :meth:`progress` this is; nothing for a new one."""
-        for name, value in progress.items():
-            setattr(self, name, value)
+        for name in self.progress().keys() & progress.keys():
+            setattr(self, name, progress[name])
 
     def updates(self, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray) -> np.ndarray:
         """As :meth:`nplm_mpi.models.network.model.Model.updates`; the log probabilities are estimates."""
