@@ -23,7 +23,13 @@ from tests.helpers.checkpoint_files import WORDS, make_arrays, make_config, save
 from tests.helpers.mpi import mpi_run
 from tests.helpers.thread_ranks import ThreadComm, run_ranks
 
-STATE = {"updates": 12, "generator": {"state": 2**127 + 1}, "history": [[1, 2.5], [2, 0.1]], "note": "é"}
+STATE = {
+    "updates": 12,
+    "generator": {"state": 2**127 + 1},
+    "epoch": 2,
+    "history": [{"epoch": 1, "valid_perplexity": 2.5}, {"epoch": 2, "valid_perplexity": 0.1}],
+    "note": "é",
+}
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 11])

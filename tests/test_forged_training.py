@@ -18,7 +18,7 @@ from nplm_mpi.comm import serial
 from nplm_mpi.config.options import LARGEST_NUMBER
 from nplm_mpi.storage.saving import Whole, open_model, save
 from nplm_mpi.storage.training_state import check_state
-from tests.commands import DATA, command
+from tests.helpers.commands import DATA, command
 
 OPTIONS = (
     f"--corpus {DATA}/H15_vocab17.txt --stream --min-count 0 --split 400,100,rest --order 3 --features 4 "

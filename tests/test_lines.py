@@ -15,7 +15,7 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import LINE_EOS, UNK, encode_files, load
 from nplm_mpi.scoring.laying_out import Past
-from tests.commands import assert_refused, command_here, read_words
+from tests.helpers.commands import assert_refused, command_here, read_words
 
 TRAIN = " = Title = \n \n the cat saw <unk> .\nthe cat ran\n\nthe dog saw the cat .\n" * 6
 VALID = "the dog ran\n \nthe <unk> saw a bird .\n"

@@ -14,8 +14,8 @@ from nplm_mpi.comm import serial
 from nplm_mpi.storage.saving import open_model
 from nplm_mpi.training.loop import Training
 from nplm_mpi.training.overflow import MOST, NonFinite, clean
-from tests.commands import DATA, command, read_metrics, read_parameters, same_bits, succeed
-from tests.faults import state_of
+from tests.helpers.commands import DATA, command, read_metrics, read_parameters, same_bits, succeed
+from tests.helpers.faults import state_of
 
 TEXT = DATA / "H15_vocab17.txt"
 OPTIONS = [

@@ -13,7 +13,7 @@ from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import load
 from nplm_mpi.corpus.opening import open_binary
 from nplm_mpi.corpus.text import read_blocks
-from tests.commands import assert_refused, command_here
+from tests.helpers.commands import assert_refused, command_here
 
 TEXT = "Die Größe der Tür .\ndie größe ist Öl .\n" * 8
 SMALL = ["--order", 3, "--features", 3, "--hidden", 4, "--epochs", 1, "--min-count", 2]
