@@ -94,9 +94,7 @@ class Vocabulary:
     @cached_property
     def bos(self) -> int | None:
         """Id of ``<s>``, None in a stream."""
-        first = 0 if self.unk is None else 1
-        sentences = self.words[first : first + 2] == [BOS, EOS] and self.counts[first] == 0
-        return first if sentences else None
+        return find_bos(self.words, self.counts)
 
     @property
     def eos(self) -> int | None:
@@ -159,6 +157,12 @@ class Vocabulary:
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Words of ids."""
         return [self.words[i] for i in ids]
+
+
+def find_bos(words: list[str], counts: np.ndarray) -> int | None:
+    """Where ``<s>`` and ``</s>`` stand as boundaries and no words of a text: id of the first, or None."""
+    first = 1 if words[:1] == [UNK] else 0
+    return first if words[first : first + 2] == [BOS, EOS] and counts[first] == 0 else None
 
 
 def arrange(

@@ -29,7 +29,7 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import Closing
 from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm
-from nplm_mpi.corpus.vocabulary import Vocabulary
+from nplm_mpi.corpus.vocabulary import find_bos
 from nplm_mpi.models.kinds import from_dict
 from nplm_mpi.storage import safe_hdf5
 from nplm_mpi.storage.training_state import check_state
@@ -343,7 +343,8 @@ class ModelFile(Closing):
             raise ValueError("attribute text is not a JSON object of strings")
         self.text: dict[str, str] = text
         if self.config.corpus.text == "auto":  # as an earlier version wrote it, which knew no lines
-            self.config = self.config.replace(text=Vocabulary(words, self.counts).text)
+            without = find_bos(words, self.counts) is None
+            self.config = self.config.replace(text="stream" if without else "sentences")
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Rows [start, stop) of an array, all by default.
