@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nplm_mpi.scoring.predictors import Mixed, Predictor
 
 EXAMPLES = """
+python -m nplm_mpi.evaluate --model demo --corpus other.txt
 python -m nplm_mpi.evaluate run/best.h5
 mpirun -n 2 python -m nplm_mpi.evaluate run/best.h5 --split valid --json
 python -m nplm_mpi.evaluate run/best.h5 --corpus other.txt
@@ -131,7 +132,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser("evaluate", "Perplexity of a model, every token counted once.", EXAMPLES)
-    parser.add_argument("model", metavar="FILE", help="a model, a checkpoint, an n-gram, or an ARPA file")
+    parser.add_model("a model, a checkpoint, an n-gram, or an ARPA file")
     parser.add_argument(
         "--mix-with",
         metavar="FILE",

@@ -14,6 +14,7 @@ from nplm_mpi.commandline.arguments import Parser
 from nplm_mpi.commandline.streams import print_json, report
 
 EXAMPLES = """
+python -m nplm_mpi.export --model demo --format npz --out demo.npz
 python -m nplm_mpi.export run/best.h5 --format word2vec --out words.txt
 python -m nplm_mpi.export run/best.h5 --format word2vec-binary --vectors outputs --out outputs.bin
 python -m nplm_mpi.export run/best.h5 --format projector --out projector
@@ -42,7 +43,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser("export", "Write a network's vectors or parameters for other programs.", EXAMPLES)
-    parser.add_argument("model", metavar="FILE.h5", help="a network")
+    parser.add_model("a network", "FILE.h5")
     parser.add_argument(
         "--format",
         choices=(*VECTORS, *MODELS),

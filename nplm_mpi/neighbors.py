@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nplm_mpi.scoring.vectors import Vectors
 
 EXAMPLES = """
+python -m nplm_mpi.neighbors --model demo list must
 python -m nplm_mpi.neighbors run/best.h5 list function --count 5
 python -m nplm_mpi.neighbors run/best.h5 --analogy man woman king
 python -m nplm_mpi.neighbors run/best.h5 --evaluate wordsim.tsv --json
@@ -43,7 +44,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser("neighbors", "Similar words by the cosine of their vectors.", EXAMPLES)
-    parser.add_argument("model", metavar="FILE.h5", help="a network")
+    parser.add_model("a network", "FILE.h5")
     parser.add_argument(
         "words",
         metavar="WORD",

@@ -14,6 +14,7 @@ from nplm_mpi.commandline.streams import print_json, write_utf8
 from nplm_mpi.config.options import require
 
 EXAMPLES = """
+python -m nplm_mpi.sample --model demo --prompt "the value of"
 python -m nplm_mpi.sample run/best.h5 --tokens 40 --prompt "the function"
 python -m nplm_mpi.sample run/best.h5 --sentences 5 --temperature 0.8 --seed 3
 python -m nplm_mpi.sample run/best.h5 --top-k 40 --top-p 0.95 --no-unk
@@ -37,7 +38,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser("sample", "Draw text from a trained model; the same seed gives the same text.", EXAMPLES)
-    parser.add_argument("model", metavar="FILE", help="a network, an n-gram model, or an ARPA file")
+    parser.add_model("a network, an n-gram model, or an ARPA file")
     parser.add_argument(
         "--sentences",
         type=int,

@@ -14,6 +14,7 @@ from nplm_mpi.commandline.streams import standard_input, write_utf8
 from nplm_mpi.config.corpus import check_encoding
 
 EXAMPLES = """
+python -m nplm_mpi.score --model demo text.txt
 python -m nplm_mpi.score run/best.h5 < text.txt
 python -m nplm_mpi.score run/best.h5 --format kenlm -v word text.txt more.txt.gz
 mpirun -n 2 python -m nplm_mpi.score run/best.h5 --format srilm --debug 1 text.txt
@@ -101,7 +102,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser("score", DESCRIPTION, EXAMPLES)
-    parser.add_argument("model", metavar="FILE", help="a network, an n-gram model, or an ARPA file")
+    parser.add_model("a network, an n-gram model, or an ARPA file")
     parser.add_argument(
         "files", metavar="TEXT", nargs="*", default=[], help="text, plain or packed (default: standard input)"
     )

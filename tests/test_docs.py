@@ -185,8 +185,8 @@ def test_the_onnx_example_of_the_docs_runs(
     example = textwrap.dedent(page.split("onnxruntime`::\n")[1])
     capsys.readouterr()
     exec(example, {})
-    best = nplm_mpi.load("first/best.h5").distribution("returns a").argmax()
-    assert capsys.readouterr().out.strip() == nplm_mpi.load("first/best.h5").vocabulary.words[best]
+    best = nplm_mpi.load("demo").distribution("returns a").argmax()
+    assert capsys.readouterr().out.strip() == nplm_mpi.load("demo").vocabulary.words[best]
 
 
 def test_links_of_the_markdown_pages_lead_to_files() -> None:

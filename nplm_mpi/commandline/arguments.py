@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
@@ -37,10 +38,22 @@ class Parser(argparse.ArgumentParser):
         )
         self.examples = examples
         self.presets = False
+        self._model: argparse.Action | None = None
         group = self.add_argument_group("Help")
         group.add_argument("-h", "--help", action="help", help="show this text and leave")
         group.add_argument(
             "--version", action="version", version=__version__, help="show the version and leave"
+        )
+
+    def add_model(self, text: str, metavar: str = "FILE") -> None:
+        """Add the argument ``model``, a file or a name: the first one, or that of ``--model``."""
+        self._model = self.add_argument("model", metavar=metavar, help=f"{text}; or a name, as --model")
+        self.add_argument(
+            "--model",
+            metavar="NAME",
+            default=argparse.SUPPRESS,
+            help="in place of the first argument: a model by its name, such as demo, which comes with the "
+            "package (nplm-mpi download lists them), or a file",
         )
 
     def error(self, message: str) -> NoReturn:
@@ -49,6 +62,12 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, naming the nearest option for one that does not exist."""
+        words = list(sys.argv[1:] if args is None else args)
+        words = words[: words.index("--")] if "--" in words else words
+        named = any(word == "--model" or word.startswith("--model=") for word in words)
+        every = self._actions
+        if named:  # what stands first is the next argument then
+            self._actions = [action for action in every if action is not self._model]
         withheld = [(action, action.default) for action in self._actions if action.option_strings]
         for action, _ in withheld:
             action.default = argparse.SUPPRESS
@@ -56,6 +75,7 @@ class Parser(argparse.ArgumentParser):
             # Intermixed: `NAME FILE --option FILE` is as good as options first.
             found, unknown = self.parse_known_intermixed_args(args, namespace)
         finally:
+            self._actions = every
             for action, default in withheld:
                 action.default = default
         if unknown:

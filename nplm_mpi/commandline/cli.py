@@ -36,6 +36,7 @@ COMMANDS = {
     "reproduce": "the paper's tables, from data to verdict",
     "sample": "draw text from a model",
     "neighbors": "similar words, analogies, a map of words",
+    "download": "a trained model by its name, such as demo",
     "export": "vectors and parameters for other programs",
     "plot": "learning curves of runs",
     "completion": "a script that lets bash, zsh or fish complete commands and options",

@@ -28,6 +28,7 @@ from nplm_mpi.scoring.unknown import among_rare_words, grown, rarest_words
 from nplm_mpi.scoring.vectors import Vectors
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.model_file import open_whole
+from nplm_mpi.storage.named import model_file
 
 LN10 = math.log(10.0)
 # Tokens that are scored together: enough that equal contexts meet, little memory.
@@ -399,7 +400,7 @@ def open_model(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
     ----------
     path : path
         An HDF5 file of the ``train`` or the ``ngram`` command; an ARPA file, plain or packed.  Or a run's
-        folder: its ``best.h5``.
+        folder: its ``best.h5``.  Or the name of a model, ``"demo"`` or one that was downloaded.
     comm : Comm, optional
         Ranks that share the work of scoring, each holding the whole model; the call is
         then collective, and so is scoring.  By default this process alone, for which no
@@ -415,7 +416,7 @@ def open_model(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
         If the file is missing, damaged or of another kind.
     """
     comm = comm or serial()
-    path = checkpoint.model_file(path)
+    path = comm.on_root(model_file, path)
     if comm.on_root(ngram.is_ngram_file, path):
         found = comm.on_root(ngram.load, path)
         notes = found.details.get("notes", []) if comm.on_root(ngram.is_arpa_file, path) else []

@@ -18,7 +18,7 @@ from nplm_mpi.ngram import frequency_bins, is_arpa_file, is_ngram_file, load, sc
 from nplm_mpi.scoring.evaluation import token_log_probs
 from nplm_mpi.scoring.mixture import Mixture, fixed, learn, renumbering
 from nplm_mpi.storage.model_file import open_dealt
-from nplm_mpi.storage.saving import model_file
+from nplm_mpi.storage.named import model_file
 
 CHUNK = 1 << 20  # tokens whose probabilities are held at a time
 
@@ -96,7 +96,7 @@ def open_predictor(path: str | Path, comm: Comm) -> Predictor:
     UserError
         If there is none, or it is damaged; the same on all ranks.
     """
-    path = model_file(path)
+    path = comm.on_root(model_file, path)
     return Ngram(path, comm) if comm.on_root(is_ngram_file, path) else Model(path, comm)
 
 

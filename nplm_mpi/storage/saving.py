@@ -46,11 +46,6 @@ class SaveError(Exception):
     collective = True
 
 
-def model_file(path: str | os.PathLike) -> Path:
-    """The file that is meant by a path: a run's folder stands for its best model."""
-    return Path(path, BEST) if os.path.isdir(path) else Path(path)
-
-
 class NonFiniteError(Exception):
     """A number to be saved is NaN or infinite; nothing was written. The same on all ranks."""
 
