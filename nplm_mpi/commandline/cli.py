@@ -38,6 +38,7 @@ COMMANDS = {
     "neighbors": "similar words, analogies, a map of words",
     "download": "a trained model by its name, such as demo",
     "export": "vectors and parameters for other programs",
+    "report": "runs as one page of HTML: curves, time, words, samples, a map",
     "plot": "learning curves of runs",
     "completion": "a script that lets bash, zsh or fish complete commands and options",
 }

@@ -10,11 +10,34 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import one_line
 from nplm_mpi.base.reading import read_small
 
+METRICS = "metrics.jsonl"
+# Lines that say how far a training was; others tell of its start and its end.
+ON_THE_WAY = ("progress", "epoch", "overflow")
+
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    """The entries of a run's folder in the order of training.
+    """The entries of a run's folder that tell how far the training was, see :func:`read_events`.
 
-    A run that was killed and resumed has logged some examples twice; the later entries count.
+    Raises
+    ------
+    UserError
+        If there is no such file or nothing in it.
+    """
+    entries = [entry for entry in read_events(run) if entry.get("event") in ON_THE_WAY]
+    if not entries:
+        raise UserError(f"{path_of(run)}: holds no entries yet; let the run log something first")
+    return entries
+
+
+def path_of(run: str | Path) -> Path:
+    """The file that is meant by a path: a run's folder stands for the one in it."""
+    return Path(run) / METRICS if os.path.isdir(run) else Path(run)
+
+
+def read_events(run: str | Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl in the order of training; docs/checkpoints.md says what they hold.
+
+    A run that was killed and resumed has logged some examples twice; the later lines count.
 
     Parameters
     ----------
@@ -24,10 +47,9 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     Raises
     ------
     UserError
-        If there is no such file or nothing in it.
+        If there is no such file or it is damaged.
     """
-    path = Path(run)
-    path = path / "metrics.jsonl" if os.path.isdir(path) else path
+    path = path_of(run)
     try:
         text = read_small(path, 1 << 30).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -48,8 +70,6 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
         while entries and entries[-1]["examples"] > examples:
             entries.pop()
         entries.append(entry)
-    if not entries:
-        raise UserError(f"{path}: holds no entries yet; let the run log something first")
     return entries
 
 
