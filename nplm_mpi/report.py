@@ -63,7 +63,7 @@ def make_parser() -> Parser:
         type=whole_number(1),
         const=30,
         metavar="SECONDS",
-        help="make the page anew every 30 (or so many) seconds until all runs are finished; it reloads itself",
+        help="make the page anew every 30 (or so many) seconds until all runs are finished; it reloads",
     )
     parser.add_argument(
         "--tokens",

@@ -169,7 +169,8 @@ def perplexities(runs: Sequence[Run]) -> Chart | None:
     bounds = (min(last) / 1.08, max(last) * 1.1)
     text = (
         "Lower is better; the axis is logarithmic and does not begin at 0. Dotted: on the examples of "
-        "training, each predicted before it is learned. Lines with points: on validation text, after each epoch."
+        "training, each predicted before it is learned. Lines with points: on validation text, "
+        "after each epoch."
     )
     if levels:
         named = "; ".join(f"{name}: {value:,.1f}" for name, value in levels.items())

@@ -57,23 +57,27 @@ def notes(run: Run, times: list[dict[str, float]]) -> list[str]:
         behind = len(valid) - 1 - valid.index(min(valid))
         if behind:
             found.append(
-                f"Validation has not improved for {counted(behind, 'epoch')}: the model that is kept is the best one; "
+                f"Validation has not improved for {counted(behind, 'epoch')}: the model that is "
+                f"kept is the best one; "
                 "more epochs alone will not help."
             )
         elif run.finished and valid[-2] / valid[-1] - 1 > STILL_LEARNING:
             found.append(
-                f"The last epoch still gained {valid[-2] / valid[-1] - 1:.1%} on validation text: more epochs would help "
+                f"The last epoch still gained {valid[-2] / valid[-1] - 1:.1%} on validation text: "
+                f"more epochs would help "
                 "(or, with a rate that follows a cosine, a longer run)."
             )
         last = run.epochs[-1].get("train_perplexity")
         if last and valid[-1] > 2 * last:
             found.append(
-                f"Validation perplexity is {valid[-1] / last:.1f} times the training perplexity: the model knows its training "
+                f"Validation perplexity is {valid[-1] / last:.1f} times the training perplexity: "
+                f"the model knows its training "
                 "text by heart; more weight decay, fewer features or more text help."
             )
     for entry in run.of("overflow"):
         found.append(
-            f"Numbers overflowed at {entry.get('overflow_at', entry['examples']):,} examples; the run went back and on with "
+            f"Numbers overflowed at {entry.get('overflow_at', entry['examples']):,} examples; the "
+            f"run went back and on with "
             f"the rate times {entry.get('rate_factor', 0.5):g}. A smaller --lr from the start is quicker."
         )
     unknown = run.summary.get("valid_oov")
@@ -96,12 +100,14 @@ def notes_on_time(times: list[dict[str, float]]) -> list[str]:
     shares = {key: value / total for key, value in spent.items()}
     if shares.get("communicating", 0) > MUCH_TALK:
         found.append(
-            f"{shares['communicating']:.0%} of the ranks' time is communication: a larger --batch, fewer ranks or a faster "
+            f"{shares['communicating']:.0%} of the ranks' time is communication: a larger --batch, "
+            f"fewer ranks or a faster "
             "network helps; the plan command says which."
         )
     if shares.get("waiting", 0) > MUCH_WAITING:
         found.append(
-            f"{shares['waiting']:.0%} of the ranks' time is waiting for slower ones: something else runs on their cores, or "
+            f"{shares['waiting']:.0%} of the ranks' time is waiting for slower ones: something else "
+            f"runs on their cores, or "
             "the machines differ (--balance)."
         )
     if shares.get("saving", 0) > MUCH_SAVING:

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import hashlib
+import shlex
 import time
 from collections.abc import Sequence
 from importlib import resources
@@ -18,7 +19,7 @@ from nplm_mpi.reporting.words import Group, Judged
 
 TEMPLATES = resources.files("nplm_mpi.reporting") / "templates"
 HOW_PLACED = {
-    "tsne": "placed by t-SNE: words with similar features stand together, distances between groups mean little",
+    "tsne": "placed by t-SNE: words with similar features stand together, distances of groups say little",
     "pca": "placed by their two principal components, which keep a part of the distances only",
 }
 
@@ -136,7 +137,8 @@ def policy(*scripts: str) -> str:
     digests = [base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode() for text in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"font-src data:; "
         "form-action 'none'; base-uri 'none'"
     )
 
@@ -189,11 +191,10 @@ def command(run: Run) -> str:
     """What trains the same again."""
     if not (run.folder / "config.yaml").exists():
         return ""
-    import shlex
-
     ranks = run.start.get("ranks") or run.summary.get("ranks") or 1
     launch = f"mpirun -n {ranks} " if ranks > 1 else ""
-    return f"{launch}python -m nplm_mpi.train --config {shlex.quote(str(run.folder / 'config.yaml'))} --out again"
+    recipe = shlex.quote(str(run.folder / "config.yaml"))
+    return f"{launch}python -m nplm_mpi.train --config {recipe} --out again"
 
 
 def settings(run: Run) -> list[tuple[str, str, str]]:

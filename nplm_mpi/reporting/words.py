@@ -240,7 +240,8 @@ def samples(model: LanguageModel, seed: int) -> list[dict[str, Any]]:
     """What the model writes by itself at two temperatures."""
     written = []
     for temperature in TEMPERATURES:
-        random, words = np.random.default_rng(seed), []
+        random = np.random.default_rng(seed)
+        words: list[str] = []
         while len(words) < SAMPLE_WORDS:
             words += sample_words(model, random, temperature=temperature, longest=SAMPLE_WORDS - len(words))
         written.append({"temperature": temperature, "lines": lines_of(words)})
