@@ -138,8 +138,8 @@ class Maker:
             If a folder holds no run, or is damaged.
         """
         from nplm_mpi.reporting.page import Content
-        from nplm_mpi.reporting.paper import as_section
         from nplm_mpi.reporting.runs import read_run
+        from nplm_mpi.reproduce.section import as_section
 
         folders, tables = [], []
         for folder in self.arguments.runs:

@@ -26,6 +26,9 @@ MAY_IMPORT = {
     "scoring": {"base", "machine", "config", "comm", "corpus", "models", "storage", "ngram"},
     "planning": {"base", "machine", "config", "comm", "corpus", "models"},
     "training": {"base", "machine", "config", "comm", "corpus", "models", "storage", "scoring", "planning"},
+    "reporting": {
+        *("base", "config", "corpus", "models", "storage", "scoring", "commandline", "package"),
+    },
     # The package's face: hands names on, each when it is first asked for.
     "package": {"base", "machine", "scoring"},
 }

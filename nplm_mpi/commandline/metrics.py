@@ -11,7 +11,7 @@ from nplm_mpi.base.files import one_line
 from nplm_mpi.base.reading import read_small
 
 METRICS = "metrics.jsonl"
-# Lines that say how far a training was; others tell of its start and its end.
+# Lines that say how far a training was; others tell of its start, and the last one of its best epoch.
 ON_THE_WAY = ("progress", "epoch", "overflow")
 
 
@@ -65,8 +65,6 @@ def read_events(run: str | Path) -> list[dict[str, Any]]:
             if number == len(lines):
                 continue  # the line that a killed run was writing
             raise UserError(f"{path}, line {number}: not an entry of a run's metrics") from None
-        if isinstance(entry, dict) and entry.get("event") == "summary":
-            continue  # tells of the best epoch, not of the last one
         while entries and entries[-1]["examples"] > examples:
             entries.pop()
         entries.append(entry)

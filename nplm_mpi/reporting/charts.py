@@ -259,7 +259,7 @@ def new_figure(label: str, **options: Any) -> Any:
         toolbar_location="above",
         background_fill_color=None,
         border_fill_color=None,
-        min_border_left=52,
+        min_border_left=options.pop("min_border_left", 52),
         y_axis_label=label,
         **options,
     )
@@ -368,7 +368,13 @@ def map_chart(found: FeatureMap) -> Chart:
     """The words' features in the plane; the page fills in points and labels, and searches."""
     models = needed("bokeh.models", "bokeh")
     figure = new_figure(
-        "", height=560, tools="pan,tap,reset", active_drag="pan", x_range=(-1.05, 1.05), y_range=(-1.05, 1.05)
+        "",
+        height=560,
+        min_border_left=4,
+        tools="pan,tap,reset",
+        active_drag="pan",
+        x_range=(-1.05, 1.05),
+        y_range=(-1.05, 1.05),
     )
     figure.add_tools(models.WheelZoomTool(modifiers="ctrl"))
     for axis in (*figure.axis, *figure.grid):

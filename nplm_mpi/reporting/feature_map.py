@@ -82,8 +82,7 @@ def make_map(vectors: Vectors, number: int, method: str) -> FeatureMap:
         If scikit-learn, which places words by t-SNE, is not installed.
     """
     vocabulary = vectors.vocabulary
-    special = {vocabulary.unk, vocabulary.bos, vocabulary.eos}
-    every = np.array([i for i in range(len(vocabulary)) if i not in special], np.int64)
+    every = np.array([i for i in range(len(vocabulary)) if i not in vocabulary.special], np.int64)
     # Words that were added to a vocabulary stand at its end.
     every = every[np.argsort(-np.asarray(vocabulary.counts)[every], kind="stable")]
     shown = every[:number]

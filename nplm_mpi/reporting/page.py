@@ -65,7 +65,7 @@ class Content:
     of : str
         The run that word lists, samples and map are of.
     tables : list of dict
-        Of the paper, see :func:`nplm_mpi.reporting.paper.as_section`.
+        Of the paper, see :func:`nplm_mpi.reproduce.section.as_section`.
     notes : list of str
         What could not be shown, and why.
     """
@@ -124,7 +124,7 @@ def render(content: Content, watching: float | None = None) -> str:
         "policy": policy(bokeh, script),
     }
     shown["sections"] = [(name, label) for name, label, there in sections(shown) if there]
-    return str(environment.get_template("report.html").render(shown))
+    return str(environment.get_template("report.html").render(shown)).lstrip()
 
 
 def markup(text: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.corpus import EOS, Corpus
+from nplm_mpi.corpus import EOS, LINE_EOS, Corpus
 from nplm_mpi.corpus.contexts import fill_contexts
 from nplm_mpi.scoring.language_model import LanguageModel
 from nplm_mpi.scoring.mixture import renumbering
@@ -157,7 +157,7 @@ def by_frequency(found: Prediction, model: LanguageModel) -> list[Group]:
 
 def by_position(found: Prediction, model: LanguageModel) -> tuple[str, list[Group]]:
     """Perplexity by the place in the sentence, or in a stream by the place in the text; what it is by."""
-    end = model.vocabulary.eos
+    end = model.vocabulary.end
     if end is None:
         number = np.arange(len(found.positions)) * STRETCHES // max(len(found.positions), 1)
         labels = {i: f"{i * 100 // STRETCHES}%" for i in range(STRETCHES)}
@@ -171,7 +171,9 @@ def by_position(found: Prediction, model: LanguageModel) -> tuple[str, list[Grou
         for i, (low, high) in enumerate(itertools.pairwise(PLACES), start=1)
     }
     labels[len(PLACES)] = f"{PLACES[-1]}+"
-    return "place in the sentence", groups(number, found.log_p, labels)
+    return f"place in the {'line' if model.vocabulary.lines else 'sentence'}", groups(
+        number, found.log_p, labels
+    )
 
 
 def groups(number: np.ndarray, log_p: np.ndarray, labels: dict[int, str]) -> list[Group]:
@@ -188,12 +190,12 @@ def groups(number: np.ndarray, log_p: np.ndarray, labels: dict[int, str]) -> lis
 def worst_and_best(found: Prediction, model: LanguageModel) -> tuple[list[Judged], list[Judged], int]:
     """The words that are predicted worst and best, a hundred each, and by how many places at least.
 
-    Symbols are left out, and no word is in both lists.
+    Symbols are left out, and words that the training text does not hold; no word is in both lists.
     """
     vocabulary, words = model.vocabulary, found.words
     V = len(vocabulary)
-    hidden = [i for i in (vocabulary.unk, vocabulary.bos, vocabulary.eos) if i is not None]
-    usable = (words >= 0) & ~np.isin(words, hidden) & np.isfinite(found.log_p)
+    usable = (words >= 0) & ~np.isin(words, list(vocabulary.special)) & np.isfinite(found.log_p)
+    usable &= np.asarray(vocabulary.counts)[np.maximum(words, 0)] > 0
     scored = np.bincount(words[usable], minlength=V)
     total = np.bincount(words[usable], found.log_p[usable], minlength=V)
     least = SEEN
@@ -252,7 +254,7 @@ def lines_of(words: list[str]) -> list[str]:
     """Words as sentences, where they have ends."""
     lines: list[list[str]] = [[]]
     for word in words:
-        if word == EOS:
+        if word in (EOS, LINE_EOS):
             lines.append([])
         else:
             lines[-1].append(word)
