@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reports import argument_parser, report
+from benchmarks.declared import Benchmark, tell
+from nplm_mpi.comm import Comm
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.config.presets import preset
 from nplm_mpi.corpus import open_prepared, prepare
@@ -47,8 +48,8 @@ VARIANTS: dict[str, list[str]] = {
     "output biases from zero": ["--init-bias", "zero"],
     "gradient clipped at norm 1": ["--clip", "1"],
 }
-# Long enough to measure the speed, at a rate that no variant minds.
-TRIAL = ("20000", "0.001")
+# For a trial that measures the speed: a rate that no variant minds.
+TRIAL_RATE = "0.001"
 
 
 def filled_in(changes: list[str], name: str) -> list[str]:
@@ -93,7 +94,7 @@ def row(name: str, arguments: argparse.Namespace, per_epoch: int) -> dict[str, A
     launcher, place = arguments.launcher.split(), Path(arguments.runs, "".join(filter(str.isalnum, name)))
     options = ["--corpus", arguments.corpus, "--preset", arguments.preset, "--no-evaluate"]
     options += arguments.options.split() + filled_in(VARIANTS[name], arguments.preset)
-    trial = [*options, "--max-examples", TRIAL[0], "--epochs", "1", "--lr", TRIAL[1]]
+    trial = [*options, "--max-examples", str(arguments.trial), "--epochs", "1", "--lr", TRIAL_RATE]
     speed = train(trial, place.with_name(f"{place.name}-trial"), launcher)["words_per_second"]
     examples = int(speed * arguments.seconds)
     epochs = max(1, round(examples / per_epoch))
@@ -139,26 +140,37 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def main() -> None:
-    """Train all variants, print a table in Markdown."""
-    parser = argument_parser(__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
+    """What is trained, how, where."""
     parser.add_argument("--preset", default="modern-fast")
     parser.add_argument("--corpus", default="brown")
     parser.add_argument("--seconds", type=float, default=600, help="of training per variant")
+    parser.add_argument("--trial", type=int, default=20_000, help="examples that measure the speed")
     parser.add_argument("--launcher", default="", help="for example: mpirun -n 2")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, metavar="VARIANT")
     parser.add_argument("--options", default="", help="more options of train, for all variants")
     parser.add_argument("--runs", required=True, help="folder for the runs")
-    arguments = parser.parse_args()
+
+
+def measure(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Train all variants."""
     Path(arguments.runs).mkdir(parents=True, exist_ok=True)
     start, stop = open_prepared(prepare(CorpusConfig((arguments.corpus,)))).parts["train"]
     per_epoch = stop - start - preset(arguments.preset)["order"]
     rows = []
     for name in arguments.only or VARIANTS:
         rows.append(row(name, arguments, per_epoch))
-        print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
-    report(arguments, "ablation", rows, table(rows), draw)
+        tell(table(rows[-1:]).splitlines()[-1])
+    return rows
 
+
+def smallest(folder: Path) -> list[str]:
+    """One variant on the built-in corpus."""
+    only = ["--only", "the preset", "--corpus", "python-docs", "--runs", str(folder)]
+    return [*only, "--seconds", "1", "--trial", "500", "--options=--hidden 8 --features 8 --batch 32"]
+
+
+BENCHMARK = Benchmark("ablation", __doc__, measure, table, smallest, options, draw)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()

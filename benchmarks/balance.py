@@ -1,6 +1,6 @@
 """What ``--balance`` gives where cores are not equally fast.
 
-    python -m benchmarks.balance [--out benchmarks/results]
+    python -m benchmarks.balance --out benchmarks/results
 
 A rank per core, bound to it, trains MLP9's shape on Brown's vocabulary; then the same while
 another program wants the last core, too, and gets half of it.  Words per second with equal
@@ -9,6 +9,7 @@ takes turns of some milliseconds: an update that is shorter finds a core that is
 its own or not there, and no slice is right for both.
 """
 
+import argparse
 import contextlib
 import os
 import subprocess
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reports import measure_on_ranks
+from benchmarks.declared import Benchmark, network, one_per_core
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
@@ -28,9 +29,8 @@ from nplm_mpi.training.balance import Balance
 
 V = 17_907
 BATCHES = (1, 32, 128)
-ROUNDS = 3
-# Seconds in which slices find their sizes, before anything is measured.
-ADAPTING = 4.0
+# Seconds in which slices find their sizes, before anything is measured, for each of measurement.
+ADAPTING = 1.6
 
 
 @contextlib.contextmanager
@@ -70,12 +70,13 @@ def measure(comm: Comm, shape: NetworkConfig, K: int, balanced: bool, span: floa
             comm.allreduce_max(spent)
         return calls * examples / spent[0]
 
-    train(ADAPTING)
+    train(ADAPTING * span)
     return train(span), balance.counts
 
 
-def measure_all(comm: Comm, shape: NetworkConfig, span: float) -> list[dict[str, Any]]:
+def measure_all(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """All K, with and without another program; medians over the rounds. Collective."""
+    shape = network("mlp9")
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     rows = []
@@ -84,9 +85,9 @@ def measure_all(comm: Comm, shape: NetworkConfig, span: float) -> list[dict[str,
             speeds: dict[bool, list[float]] = {False: [], True: []}
             slices: list[int] = []
             with another_program(comm, cores[-1]) if disturbed else contextlib.nullcontext():
-                for _ in range(ROUNDS):
+                for _ in range(arguments.rounds):
                     for balanced, found in speeds.items():
-                        speed, counts = measure(comm, shape, K, balanced, span)
+                        speed, counts = measure(comm, shape, K, balanced, arguments.seconds)
                         found.append(speed)
                         slices = counts if balanced else slices
             rows.append(
@@ -134,5 +135,24 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    """How long, how often."""
+    parser.add_argument(
+        "--seconds", type=float, default=2.5, help="of each measurement (default: %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="medians of so many (default: %(default)s)")
+
+
+BENCHMARK = Benchmark(
+    "balance",
+    __doc__,
+    measure_all,
+    table,
+    lambda folder: ["--seconds", "0.05", "--rounds", "1"],
+    options,
+    draw,
+    one_per_core,
+)
+
 if __name__ == "__main__":
-    measure_on_ranks(__doc__, "balance", 2.5, measure_all, table, draw)
+    BENCHMARK.run()

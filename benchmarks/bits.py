@@ -1,8 +1,8 @@
 r"""Whether a change of the code changes any bit of what training gives.
 
     python -m benchmarks.bits --against ../before            both versions, every array compared
-    python -m benchmarks.bits --record                       write this machine type's checksums
-    python -m benchmarks.bits                                compare with them
+    python -m benchmarks.bits --record                       write this machine type's checksums to a table
+    python -m benchmarks.bits                                compare with the table
     python -m benchmarks.bits --only 'deep.*K=16' --ranks 1 2 --against ../before
 
 200 updates of small models on the text of Python's documentation, in two epochs of 100, with all models,
@@ -13,12 +13,12 @@ array by its checksum, and the state of the run, with the log likelihoods, witho
 named *resumed* are begun by the other version and gone on with by this one, which ends with the bits of
 the other's whole run.
 
-Processors round differently: what is recorded is for one type of them, and for these versions of
-Python's packages.  The exit code is 1 if a bit differs.
+Processors round differently: the table, ``benchmarks/results/checksums.json``, has a part for each type of
+them with versions of Python's packages.  With ``--against`` what is recorded are the other version's
+checksums, where this one's are the same.  The exit code is 1 if a bit differs.
 """
 
 import argparse
-import contextlib
 import hashlib
 import itertools
 import json
@@ -32,8 +32,15 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-RECORD = ROOT / "benchmarks" / "results" / "bits.json"
+import numba
+import numpy as np
+
+from benchmarks.declared import ROOT, Benchmark, launcher, markdown, processor
+from nplm_mpi.comm import Comm
+from nplm_mpi.machine.simd import VECTOR_BYTES
+
+RECORD = ROOT / "benchmarks" / "results" / "checksums.json"
+WORKER = ROOT / "benchmarks" / "bits_worker.py"
 UPDATES = 200  # in two epochs
 TEXT = ["--stream", "--split", "60000,2000,2000", "--min-count", "6", "--order", "4", "--patience", "0"]
 TEXT += ["--shuffle", "--init-bias", "unigram"]
@@ -116,54 +123,6 @@ def cases(ranks: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def train_all(jobs: list[dict[str, Any]], answer: Path) -> None:
-    """On every rank of a launch: the trainings one after the other; rank 0 writes what they gave."""
-    from threadpoolctl import threadpool_limits
-
-    from nplm_mpi import comm as communication
-    from nplm_mpi import train
-
-    os.sched_getaffinity = lambda pid: set(range(64))  # as many threads as the cases want
-    groups, slot = {}, communication.SLOT
-    found = {}
-    for job in jobs:
-        if job["memory"] not in groups:
-            communication.SLOT = slot if job["memory"] else 1 << 50
-            groups[job["memory"]] = communication.world()
-            groups[job["memory"]].shared_sums()
-        comm = groups[job["memory"]]
-        with (
-            threadpool_limits(1),
-            open(os.devnull, "w") as nothing,
-            contextlib.redirect_stdout(nothing),
-            contextlib.redirect_stderr(nothing),
-        ):
-            train.main(comm, job["argv"])
-        if comm.is_root and job["compare"]:
-            found[job["name"]] = checksums(Path(job["out"]) / "checkpoint.h5")
-    if comm.is_root:
-        answer.write_text(json.dumps(found), encoding="utf-8")
-
-
-def checksums(path: Path) -> dict[str, str]:
-    """Of every array of a checkpoint, and of its state."""
-    import h5py
-    import numpy as np
-
-    found = {}
-    with h5py.File(path) as file:
-
-        def look(name: str, item: Any) -> None:
-            if isinstance(item, h5py.Dataset) and not name.startswith("vocabulary"):
-                found[name] = hashlib.sha256(np.ascontiguousarray(item[...]).tobytes()).hexdigest()[:16]
-
-        file.visititems(look)
-        state = json.loads(file["training"].attrs["state"])
-    state.pop("seconds")
-    found |= {f"state {name}": json.dumps(value) for name, value in state.items()}
-    return found
-
-
 def copied(checkout: Path, folder: Path) -> Path:
     """The package of a checkout without compiled code: all that is compared is compiled in one way."""
     unwanted = shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc")
@@ -173,12 +132,10 @@ def copied(checkout: Path, folder: Path) -> Path:
 
 def launch(checkout: Path, ranks: int, jobs: list[dict[str, Any]], folder: Path) -> dict[str, dict[str, str]]:
     """What a version's trainings give."""
-    from benchmarks.reports import launcher
-
     work, answer = folder / "jobs.json", folder / "answer.json"
     answer.unlink(missing_ok=True)
     work.write_text(json.dumps(jobs), encoding="utf-8")
-    command = [*launcher(ranks), sys.executable, __file__, "--work", str(work), "--answer", str(answer)]
+    command = [*launcher(ranks), sys.executable, str(WORKER), str(work), str(answer)]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": str(checkout)}, cwd=folder, check=True)
     return json.loads(answer.read_text(encoding="utf-8"))
 
@@ -186,7 +143,7 @@ def launch(checkout: Path, ranks: int, jobs: list[dict[str, Any]], folder: Path)
 def job(
     name: str, case: dict[str, Any], folder: Path, epochs: int = 2, resume: bool = False
 ) -> dict[str, Any]:
-    """A training for :func:`train_all`."""
+    """A training for :func:`benchmarks.bits_worker.train_all`."""
     out = folder / hashlib.sha256(f"{name} {epochs == 1 or resume}".encode()).hexdigest()[:12]
     argv = ["--out", str(out), "--epochs", str(epochs)]
     argv += ["--resume"] if resume else ["--corpus", str(folder.parent / "text.txt"), *case["argv"]]
@@ -217,48 +174,40 @@ def trained(
     return found, expected
 
 
-def differences(expected: dict[str, dict[str, str]], found: dict[str, dict[str, str]]) -> list[str]:
-    """A line for each case that has other bits."""
-    lines = []
+def differences(expected: dict[str, dict[str, str]], found: dict[str, dict[str, str]]) -> dict[str, str]:
+    """What differs, for each training that has other bits."""
+    lines = {}
     for name, case in found.items():
         before = expected.get(name.removesuffix(", resumed"))
         if before is None:
-            lines.append(f"{name}: not known before")
+            lines[name] = "not known before"
         elif case != before:
             # What later versions tell beside it is no difference.
             which = [key for key in before if case.get(key) != before[key]]
             if which:
-                lines.append(f"{name}: {', '.join(which)}")
+                lines[name] = ", ".join(which)
     return lines
 
 
 def machine_type() -> str:
     """What decides how numbers are rounded."""
-    import numba
-    import numpy as np
-
-    from benchmarks.reports import processor
-    from nplm_mpi.machine.simd import VECTOR_BYTES
-
     return (
         f"{processor()}, vectors of {VECTOR_BYTES} bytes, NumPy {np.__version__}, numba {numba.__version__}"
     )
 
 
-def main() -> None:
-    """As the module says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--against", type=Path, help="a checkout of another version, to run beside this one")
-    parser.add_argument("--record", action="store_true", help=f"write the checksums to {RECORD}")
-    parser.add_argument("--only", default="", help="cases whose names this regular expression finds")
-    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS, help="(default: 1 2 3 4)")
-    arguments = parser.parse_args()
+def digest(case: dict[str, str]) -> str:
+    """One checksum of everything that is an array."""
+    arrays = sorted((name, value) for name, value in case.items() if not name.startswith("state"))
+    return hashlib.sha256(json.dumps(arrays).encode()).hexdigest()[:16]
+
+
+def measure(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every training, by both versions or by this one; a row for each."""
     recorded = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-    kind, made, lines = machine_type(), {}, []
+    kind, rows, made = machine_type(), [], {}
     if not (arguments.against or arguments.record or kind in recorded):
-        sys.exit(f"nothing is recorded for {kind}: give --against, or --record")
+        arguments.refuse(f"nothing is recorded for {kind}: give --against, or --record")
     work = Path(tempfile.mkdtemp(prefix="bits-"))
     try:
         here = copied(ROOT, work / "here")
@@ -269,31 +218,65 @@ def main() -> None:
             if not some:
                 continue
             found, expected = trained(here, other, ranks, some, work)
+            made |= {name: digest(case) for name, case in expected.items()}
             if not arguments.against and not arguments.record:
                 known = recorded[kind]
                 expected = {name: {"all arrays": known[name]} for name in expected if name in known}
                 found = {name: {"all arrays": digest(case)} for name, case in found.items()}
-            new = differences(expected, found)
-            made |= {name: digest(case) for name, case in expected.items()}
-            lines += new
-            print(f"{ranks} ranks: {len(found)} trainings, {len(new)} with other bits", flush=True)
-            print("\n".join(new), flush=True)
+            other_bits = differences(expected, found)
+            rows += [{"training": name, "differs": other_bits.get(name, "")} for name in found]
+            print(
+                f"{ranks} ranks: {len(found)} trainings, {len(other_bits)} with other bits", file=sys.stderr
+            )
+            for name, which in other_bits.items():
+                print(f"{name}: {which}", file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    if arguments.record and not lines:
-        recorded[kind] = dict(sorted((recorded.get(kind, {}) | made).items()))
+    if arguments.record:
+        same = {row["training"] for row in rows if not row["differs"]}
+        table = recorded.get(kind, {}) | {name: value for name, value in made.items() if name in same}
+        recorded[kind] = dict(sorted(table.items()))
         RECORD.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
-    sys.exit(bool(lines))
+    return rows
 
 
-def digest(case: dict[str, str]) -> str:
-    """One checksum of everything that is an array."""
-    arrays = sorted((name, value) for name, value in case.items() if not name.startswith("state"))
-    return hashlib.sha256(json.dumps(arrays).encode()).hexdigest()[:16]
+def table(rows: list[dict[str, Any]]) -> str:
+    """How many trainings of each kind give the same bits, and which do not."""
+    counts: dict[str, list[int]] = {}
+    for row in rows:
+        count = counts.setdefault(row["training"].partition(",")[0], [0, 0])
+        count[bool(row["differs"])] += 1
+    lines = [[name, *count] for name, count in counts.items()]
+    different = [f"{row['training']}: {row['differs']}  " for row in rows if row["differs"]]
+    return "\n".join([markdown(["training", "same bits", "other bits"], lines), "", *different]).rstrip()
 
+
+def complaint(rows: list[dict[str, Any]]) -> str:
+    """How many differ; empty if none."""
+    count = sum(bool(row["differs"]) for row in rows)
+    return f"{count} of {len(rows)} trainings give other bits" if count else ""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Against what, and which trainings."""
+    parser.add_argument("--against", type=Path, help="a checkout of another version, to run beside this one")
+    parser.add_argument(
+        "--record", action="store_true", help=f"write checksums to {RECORD.relative_to(ROOT)}"
+    )
+    parser.add_argument("--only", default="", help="trainings whose names this regular expression finds")
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS, help="(default: 1 2 3 4)")
+
+
+BENCHMARK = Benchmark(
+    "bits",
+    __doc__,
+    measure,
+    table,
+    lambda folder: ["--ranks", "1", "--only", "^network one, K=16, float32", "--against", str(ROOT)],
+    options,
+    one_thread=False,
+    complaint=complaint,
+)
 
 if __name__ == "__main__":
-    if "--work" in sys.argv:
-        train_all(json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")), Path(sys.argv[4]))
-    else:
-        main()
+    BENCHMARK.run()

@@ -1,6 +1,6 @@
 """What communication costs per update: the paper's schedule against ours.
 
-    python -m benchmarks.collectives [--out benchmarks/results]        on all cores of this machine
+    python -m benchmarks.collectives --out benchmarks/results          on all cores of this machine
     mpirun -n 40 python -m benchmarks.collectives                      inside a cluster's allocation
 
 For each K and schedule, whole updates of MLP9's shape on Brown's vocabulary: calls, bytes
@@ -10,13 +10,14 @@ time of all ranks together, and of that of the rank that waits most.  The paper 
 aim here is 1/40.
 """
 
+import argparse
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.reports import measure_on_ranks
+from benchmarks.declared import Benchmark, network, one_per_core
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
@@ -24,8 +25,6 @@ from nplm_mpi.models.network.options import NetworkConfig
 V = 17_907
 BATCHES = (1, 16, 32, 128)
 SCHEDULES = ("paper", "two", "one")
-# The cores of a virtual machine are not equally fast at all times.
-ROUNDS = 9
 PAPER, AIM = 1 / 15, 1 / 40
 
 
@@ -72,14 +71,15 @@ def measure(comm: Comm, shape: NetworkConfig, K: int, collectives: str, span: fl
     }
 
 
-def measure_all(comm: Comm, shape: NetworkConfig, span: float) -> list[dict[str, Any]]:
+def measure_all(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """All K and schedules in turns; medians over the rounds. Collective."""
+    shape = network("mlp9")
     rows = []
     for K in BATCHES:
         found: dict[str, list[dict[str, float]]] = {name: [] for name in SCHEDULES}
-        for _ in range(ROUNDS):
+        for _ in range(arguments.rounds):
             for name in SCHEDULES:
-                found[name].append(measure(comm, shape, K, name, span))
+                found[name].append(measure(comm, shape, K, name, arguments.seconds))
         for name in SCHEDULES:
             medians = {key: float(np.median([f[key] for f in found[name]])) for key in found[name][0]}
             shares = {f"{key}s": sorted(f[key] for f in found[name]) for key in ("share", "largest_share")}
@@ -128,5 +128,25 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    """How long, how often."""
+    parser.add_argument(
+        "--seconds", type=float, default=1.5, help="of each measurement (default: %(default)s)"
+    )
+    # The cores of a virtual machine are not equally fast at all times.
+    parser.add_argument("--rounds", type=int, default=9, help="medians of so many (default: %(default)s)")
+
+
+BENCHMARK = Benchmark(
+    "collectives",
+    __doc__,
+    measure_all,
+    table,
+    lambda folder: ["--seconds", "0.02", "--rounds", "1"],
+    options,
+    draw,
+    one_per_core,
+)
+
 if __name__ == "__main__":
-    measure_on_ranks(__doc__, "collectives", 1.5, measure_all, table, draw)
+    BENCHMARK.run()

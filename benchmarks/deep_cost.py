@@ -1,22 +1,20 @@
 """What Adam and dropout cost per update, against plain ascent of the same network, side by side.
 
-    mpirun -n 2 python -m benchmarks.deep_cost --out benchmarks/results/deep_cost.json
+    python -m benchmarks.deep_cost --out benchmarks/results
 
-Every round runs each variant for some updates, in turn, so that all meet the same state of the
-machine; the table shows medians over the rounds.
+On a rank per core.  Every round runs each variant for some updates, in turn, so that all meet the same state
+of the machine; the table shows medians over the rounds.
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from benchmarks.reports import circumstances
-from nplm_mpi.comm import Comm, world
+from benchmarks.declared import Benchmark, markdown, one_per_core
+from nplm_mpi.comm import Comm
 from nplm_mpi.models.deep.model import DeepModel, Learning
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
@@ -65,11 +63,55 @@ def seconds_per_update(model: DeepModel, batches: list, rate: float) -> float:
     return float(took[0])
 
 
-def main() -> None:
-    """Measure, print a table, write JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def measure(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """All variants, in turn. Collective."""
+    rng = np.random.default_rng(0)
+    shape = (arguments.words, arguments.batch, arguments.order, arguments.features, arguments.hidden)
+    # Word numbers as frequent as in text, by Zipf's law.
+    ranks = np.exp(rng.uniform(0, np.log(arguments.words), (16, arguments.batch, arguments.order)))
+    drawn = np.minimum(ranks.astype(np.int32), arguments.words - 1)
+    batches = [(np.ascontiguousarray(d[:, 1:]), d[:, 0].copy()) for d in drawn][: arguments.updates]
+    models = {name: build(comm, *shape, options) for name, options, _ in VARIANTS}
+    for model in models.values():
+        seconds_per_update(model, batches[:2], 1e-3)
+    rounds = [
+        {name: seconds_per_update(model, batches, 1e-3) for name, model in models.items()}
+        for _ in range(arguments.rounds)
+    ]
+    return [
+        {
+            "variant": name,
+            "milliseconds": 1e3 * float(np.median([r[name] for r in rounds])),
+            "against": against,
+            "ratio": float(np.median([r[name] / r[against] for r in rounds])) if against else 1.0,
+        }
+        for name, _, against in VARIANTS
+    ]
+
+
+def more(row: dict[str, Any]) -> str:
+    """By how much a variant takes longer than what it is compared with."""
+    return f"{row['ratio'] - 1:+.1%}" if row["against"] else ""
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line per variant."""
+    return markdown(
+        ["variant", "ms per update", "more than", "by"],
+        [
+            [
+                r["variant"],
+                f"{r['milliseconds']:.2f}",
+                r["against"],
+                f"{r['ratio'] - 1:+.1%}" if r["against"] else "",
+            ]
+            for r in rows
+        ],
     )
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """How large, how often."""
     parser.add_argument("--words", type=int, default=17_907, help="V")
     parser.add_argument("--batch", type=int, default=128, help="K")
     parser.add_argument("--order", type=int, default=129)
@@ -77,41 +119,29 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--updates", type=int, default=8, help="per variant and round")
-    parser.add_argument("--out", help="JSON file")
-    arguments = parser.parse_args()
-    comm, rng = world(), np.random.default_rng(0)
-    shape = (arguments.words, arguments.batch, arguments.order, arguments.features, arguments.hidden)
-    # Word numbers as frequent as in text, by Zipf's law.
-    ranks = np.exp(rng.uniform(0, np.log(arguments.words), (16, arguments.batch, arguments.order)))
-    drawn = np.minimum(ranks.astype(np.int32), arguments.words - 1)
-    batches = [(np.ascontiguousarray(d[:, 1:]), d[:, 0].copy()) for d in drawn][: arguments.updates]
-    with threadpool_limits(1):
-        models = {name: build(comm, *shape, options) for name, options, _ in VARIANTS}
-        for model in models.values():
-            seconds_per_update(model, batches[:2], 1e-3)
-        rounds = [
-            {name: seconds_per_update(model, batches, 1e-3) for name, model in models.items()}
-            for _ in range(arguments.rounds)
-        ]
-    if not comm.is_root:
-        return
-    median = {name: float(np.median([r[name] for r in rounds])) for name in models}
-    rows = [
-        {
-            "variant": name,
-            "milliseconds": 1e3 * median[name],
-            "against": against,
-            "ratio": float(np.median([r[name] / r[against] for r in rounds])) if against else 1.0,
-        }
-        for name, _, against in VARIANTS
-    ]
-    for row in rows:
-        note = f"{row['ratio'] - 1:+7.1%} against {row['against']}" if row["against"] else ""
-        print(f"{row['variant']:30} {row['milliseconds']:8.2f} ms per update  {note}")
-    if arguments.out:
-        about = circumstances("benchmarks.deep_cost", comm.size) | vars(arguments) | {"ranks": comm.size}
-        Path(arguments.out).write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
 
+
+def smallest(folder: Path) -> list[str]:
+    """A small network, one round."""
+    return [
+        "--words",
+        "500",
+        "--batch",
+        "8",
+        "--order",
+        "12",
+        "--features",
+        "8",
+        "--hidden",
+        "8",
+        "--rounds",
+        "1",
+        "--updates",
+        "2",
+    ]
+
+
+BENCHMARK = Benchmark("deep_cost", __doc__, measure, table, smallest, options, ranks=one_per_core)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()

@@ -1,6 +1,6 @@
 """How the cost of training grows with V, D and K, beside what arithmetic predicts; and a million words.
 
-    python -m benchmarks.growth [--out benchmarks/results]
+    python -m benchmarks.growth --out benchmarks/results
 
 One rank per core.  From MLP9's shape (Brown's V, D = 101, K = 32) one size at a time
 is changed.  Two predictions stand beside each point.  The law: an update's time should be
@@ -13,6 +13,7 @@ The last point of the first panel has V = 1,000,000 and h = 100; its memory is p
 Compiling leaves memory behind, too: a second run, with all code in the cache, shows that of training alone.
 """
 
+import argparse
 import os
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,8 @@ from typing import Any
 import numpy as np
 import psutil
 from scipy.optimize import nnls
-from threadpoolctl import threadpool_limits
 
-from benchmarks.reports import argument_parser, report, start_ranks
-from nplm_mpi import comm as communication
+from benchmarks.declared import Benchmark
 from nplm_mpi.comm import Comm
 from nplm_mpi.machine.simd import example_columns
 from nplm_mpi.models.network.building import new_model
@@ -40,7 +39,9 @@ VARIED: dict[str, tuple[int, ...]] = {
 }
 
 
-def measure(comm: Comm, network: Link | Measured, words: int, hidden: int, batch: int) -> dict[str, Any]:
+def measure(
+    comm: Comm, network: Link | Measured, words: int, hidden: int, batch: int, span: float
+) -> dict[str, Any]:
     """Speed and memory of one size. Collective."""
     shape, layout = NetworkConfig(order=5, features=30, hidden=hidden, direct=False), Layout(1, comm.size)
     profile = Profile(comm, shape, "float32", comm.shared_sums() is not None)
@@ -48,7 +49,7 @@ def measure(comm: Comm, network: Link | Measured, words: int, hidden: int, batch
     planned += communication_seconds(network, layout, messages(shape, words, batch, 4, "one", layout))
     model = new_model(comm, shape, words, "float32", batch, 1e-4)
     model.parameters.initialize(seed=1)
-    seconds = seconds_per_update(comm, model, span=1.5)
+    seconds = seconds_per_update(comm, model, span=span)
     memory = comm.allgather(psutil.Process().memory_info().rss)
     return {
         "V": words,
@@ -64,13 +65,17 @@ def measure(comm: Comm, network: Link | Measured, words: int, hidden: int, batch
     }
 
 
-def measure_all(comm: Comm) -> list[dict[str, Any]]:
+def measure_all(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Each panel's points, small ones first. Collective."""
     base = {"V": V, "h": HIDDEN, "K": K}
     points = [(name, {**base, name: size}) for name, sizes in VARIED.items() for size in sizes]
+    points = [point for point in points if point[1]["V"] <= arguments.largest]
     points.sort(key=lambda point: point[1]["V"] * (point[1]["h"] + point[1]["K"]))
     network = measure_network(comm)
-    return [{"panel": name, **measure(comm, network, p["V"], p["h"], p["K"])} for name, p in points]
+    span = arguments.seconds
+    rows = [{"panel": name, **measure(comm, network, p["V"], p["h"], p["K"], span)} for name, p in points]
+    predict(rows)
+    return rows
 
 
 def parts(row: dict[str, Any]) -> list[float]:
@@ -90,7 +95,7 @@ def predict(rows: list[dict[str, Any]]) -> list[float]:
     return [float(rate) for rate in rates]
 
 
-def table(rows: list[dict[str, Any]], rates: list[float]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     """One line per point, by panel."""
     lines = [
         "| varied | V | D | K | words/s | plan | law | memory of all ranks, GB | plan |",
@@ -104,7 +109,7 @@ def table(rows: list[dict[str, Any]], rates: list[float]) -> str:
                 f"| {planned:+.0%} | {law:+.0%} | {r['bytes_of_all_ranks'] / 1e9:.2f} "
                 f"| {r['bytes_predicted'] / 1e9:.2f} |"
             )
-    constant, flop, byte = rates
+    constant, flop, byte = predict(rows)
     fit = f"{1e6 * constant:.0f} us + flops at {1e-9 / flop:.0f} GF/s" if flop else f"{1e6 * constant:.0f} us"
     fit += f" + bytes at {1e-9 / byte:.0f} GB/s" if byte else ""
     return "\n".join(lines) + f"\n\nThe law, per rank: {fit}."
@@ -126,16 +131,24 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def main() -> None:
-    """Measure as the arguments say."""
-    arguments = argument_parser(__doc__).parse_args()
-    start_ranks("benchmarks.growth", min(2, len(os.sched_getaffinity(0))))
-    comm = communication.world()
-    with threadpool_limits(1):
-        rows = measure_all(comm)
-    if comm.is_root:
-        report(arguments, "growth", rows, table(rows, predict(rows)), draw)
+def options(parser: argparse.ArgumentParser) -> None:
+    """How long, how large."""
+    parser.add_argument(
+        "--seconds", type=float, default=1.5, help="of each measurement (default: %(default)s)"
+    )
+    parser.add_argument("--largest", type=int, default=1_000_000, metavar="V", help="no larger vocabularies")
 
+
+BENCHMARK = Benchmark(
+    "growth",
+    __doc__,
+    measure_all,
+    table,
+    lambda folder: ["--seconds", "0.05", "--largest", "17907"],
+    options,
+    draw,
+    lambda arguments: min(2, len(os.sched_getaffinity(0))),
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()

@@ -1,6 +1,6 @@
 """How near whole updates come to what a core can do: GF/s and GB/s beside the core's measured peaks.
 
-    python -m benchmarks.kernels [--out benchmarks/results]
+    python -m benchmarks.kernels --out benchmarks/results
 
 One rank per core, all at the same time, as in a training.  Each measures its core's
 peaks: single-precision BLAS matrix products (the best of several sizes), and for each
@@ -12,6 +12,7 @@ an update does makes it look slower, never faster.  For K = 1 the bytes are thos
 reading and writing the slice once.  The figure is a roofline.
 """
 
+import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,8 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg.blas import sgemm
-from threadpoolctl import threadpool_limits
 
-from benchmarks.reports import argument_parser, report, start_ranks
-from nplm_mpi import comm as communication
+from benchmarks.declared import Benchmark, add_seconds, one_per_core
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
@@ -35,7 +34,7 @@ TARGETS = {101: 0.70, 291: 0.80, 561: 0.88}
 FLOPS_PER_NUMBER = 6
 
 
-def median_seconds(comm: Comm, call: Callable[[], object], span: float = 0.4) -> float:
+def median_seconds(comm: Comm, call: Callable[[], object], span: float) -> float:
     """Of many calls, all ranks at the same time. Collective: one barrier."""
     call()
     comm.barrier()
@@ -48,26 +47,27 @@ def median_seconds(comm: Comm, call: Callable[[], object], span: float = 0.4) ->
     return float(np.median(spent))
 
 
-def peak_flops(comm: Comm) -> float:
+def peak_flops(comm: Comm, span: float) -> float:
     """Flops per second of BLAS's matrix product on each core. Collective."""
     best = 0.0
     for size in (512, 1024, 1536):
         a, b = (np.asfortranarray(np.random.default_rng(i).random((size, size), np.float32)) for i in (1, 2))
         c = np.zeros_like(a)
-        seconds = median_seconds(comm, lambda a=a, b=b, c=c: sgemm(1.0, a, b, 0.0, c, overwrite_c=True))
+        call = lambda a=a, b=b, c=c: sgemm(1.0, a, b, 0.0, c, overwrite_c=True)  # noqa: E731
+        seconds = median_seconds(comm, call, span)
         best = max(best, 2 * size**3 / seconds)
     return best
 
 
-def copy_bandwidth(comm: Comm, size: int) -> float:
+def copy_bandwidth(comm: Comm, size: int, span: float) -> float:
     """Bytes read and written per second when copying so many bytes. Collective."""
     source, target = np.ones(size // 4, np.float32), np.zeros(size // 4, np.float32)
-    return 2 * size / median_seconds(comm, lambda: np.copyto(target, source))
+    return 2 * size / median_seconds(comm, lambda: np.copyto(target, source), span)
 
 
-def measure_all(comm: Comm) -> list[dict[str, Any]]:
+def measure_all(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Every network and K. Collective."""
-    peak = peak_flops(comm)
+    peak = peak_flops(comm, 0.2 * arguments.seconds)
     rows = []
     for V, order, features, hidden, direct in NETWORKS:
         shape = NetworkConfig(order=order, features=features, hidden=hidden, direct=direct)
@@ -75,14 +75,14 @@ def measure_all(comm: Comm) -> list[dict[str, Any]]:
             model = new_model(comm, shape, V, "float32", K, 1e-4)
             model.parameters.initialize(seed=1)
             p = model.parameters
-            seconds = seconds_per_update(comm, model, span=2.0)
+            seconds = seconds_per_update(comm, model, span=arguments.seconds)
             words, D, moved = p.stop - p.start, shape.columns, 2 * p.O.nbytes
             row = {"V": V, "order": order, "features": features, "hidden": hidden, "direct": direct}
             row |= {"D": D, "K": K, "microseconds": 1e6 * seconds, "words_per_second": K / seconds}
             row |= {"flops_per_second": FLOPS_PER_NUMBER * words * D * K / seconds, "peak": peak}
             row |= {"flops_per_byte": FLOPS_PER_NUMBER * words * D * K / moved}
             if K == 1:
-                copy = copy_bandwidth(comm, p.O.nbytes)
+                copy = copy_bandwidth(comm, p.O.nbytes, 0.2 * arguments.seconds)
                 row |= {"bytes_per_second": moved / seconds, "copy_bytes_per_second": copy}
             rows.append(row)
     return rows
@@ -143,16 +143,16 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def main() -> None:
-    """Measure as the arguments say."""
-    arguments = argument_parser(__doc__).parse_args()
-    start_ranks("benchmarks.kernels")
-    comm = communication.world()
-    with threadpool_limits(1):
-        rows = measure_all(comm)
-    if comm.is_root:
-        report(arguments, "kernels", rows, table(rows), draw)
-
+BENCHMARK = Benchmark(
+    "kernels",
+    __doc__,
+    measure_all,
+    table,
+    lambda folder: ["--seconds", "0.05"],
+    lambda parser: add_seconds(parser, 2.0),
+    draw,
+    one_per_core,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()

@@ -1,18 +1,18 @@
 """What ``--reproducible`` costs: words per second with and without it, side by side.
 
-mpirun -n 2 python -m benchmarks.reproducible --out benchmarks/results/reproducible.json
+    python -m benchmarks.reproducible --out benchmarks/results
+
+On a rank per core, in turns; the best of three.
 """
 
 import argparse
-import json
 import time
-from pathlib import Path
+from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from benchmarks.reports import circumstances
-from nplm_mpi.comm import Comm, world
+from benchmarks.declared import Benchmark, add_seconds, markdown, one_per_core
+from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.options import NetworkConfig
@@ -44,45 +44,38 @@ def words_per_second(comm: Comm, model: Model, batch: int, seconds: float) -> fl
             return done / float(elapsed[0])
 
 
-def main() -> None:
-    """Measure, in turns, and keep the best of each."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=2.0, help="of each of the six measurements of a network"
-    )
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    comm = world()
-    figures = {}
-    with threadpool_limits(1):
-        for name, (V, shape, batch) in NETWORKS.items():
-            speeds: dict[bool, list[float]] = {False: [], True: []}
-            for turn in range(4):  # the first turn compiles
-                for reproducible in speeds:
-                    model = new_model(comm, shape, V, "float32", batch, 1e-4, reproducible=reproducible)
-                    model.parameters.initialize(1)
-                    speed = words_per_second(comm, model, batch, arguments.seconds if turn else 0.1)
-                    if turn:
-                        speeds[reproducible].append(speed)
-            plain, fixed = max(speeds[False]), max(speeds[True])
-            figures[name] = {
-                "words_per_second": round(plain),
-                "words_per_second_reproducible": round(fixed),
-                "slowdown": round(plain / fixed, 2),
-            }
-    if comm.is_root:
-        about = circumstances("benchmarks.reproducible", comm.size) | {
-            "ranks": comm.size,
-            "networks": figures,
-        }
-        text = json.dumps(about, indent=2)
-        print(text)
-        if arguments.out:
-            arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            arguments.out.write_text(text + "\n", encoding="utf-8")
+def measure(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """In turns, the best of each. Collective."""
+    rows = []
+    for name, (V, shape, batch) in NETWORKS.items():
+        speeds: dict[bool, list[float]] = {False: [], True: []}
+        for turn in range(4):  # the first turn compiles
+            for reproducible in speeds:
+                model = new_model(comm, shape, V, "float32", batch, 1e-4, reproducible=reproducible)
+                model.parameters.initialize(1)
+                speed = words_per_second(comm, model, batch, arguments.seconds if turn else 0.1)
+                if turn:
+                    speeds[reproducible].append(speed)
+        rows.append({"network": name, "plain": max(speeds[False]), "reproducible": max(speeds[True])})
+    return rows
 
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line per network."""
+    cells = [[r["network"], r["plain"], r["reproducible"], r["plain"] / r["reproducible"]] for r in rows]
+    lines = [[name, f"{plain:,.0f}", f"{fixed:,.0f}", f"{ratio:.2f}"] for name, plain, fixed, ratio in cells]
+    return markdown(["network", "words/s", "reproducible, words/s", "times slower"], lines)
+
+
+BENCHMARK = Benchmark(
+    "reproducible",
+    __doc__,
+    measure,
+    table,
+    lambda folder: ["--seconds", "0.05"],
+    lambda parser: add_seconds(parser, 2.0),
+    ranks=one_per_core,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()

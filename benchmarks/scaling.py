@@ -1,6 +1,6 @@
 """Strong and weak scaling over the rank counts that the machine really has.
 
-    python -m benchmarks.scaling                                      on all cores of this machine
+    python -m benchmarks.scaling --out benchmarks/results              on all cores of this machine
     mpirun -n 40 python -m benchmarks.scaling --out scaling           inside a cluster's allocation
 
 1, 2, 4, ... and all ranks train in turn while the others wait.  Strong scaling keeps the
@@ -12,25 +12,19 @@ cores are refused: that would measure the operating system.
 """
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
-from benchmarks.reports import add_network_arguments, circumstances, network, start_ranks, write_report
+from benchmarks.declared import Benchmark, add_network, network, one_per_core
 from benchmarks.slow_network import measure
-from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
-from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.planning.costs import Layout, communication_seconds, messages
 from nplm_mpi.planning.measure import Profile, measure_network
 from nplm_mpi.planning.networks import NETWORKS
 
 PAPER_SHARE = 1 / 15
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def refuse_oversubscription(world: Comm) -> None:
@@ -52,13 +46,15 @@ def rank_counts(size: int) -> list[int]:
     return sorted({size, *(1 << i for i in range(size.bit_length()) if 1 << i <= size)})
 
 
-def measure_all(world: Comm, shape: NetworkConfig, V: int, batches: list[int]) -> list[dict[str, Any]]:
+def measure_all(world: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Every number of ranks, K and kind of scaling. Collective; complete on rank 0."""
-    rows = []
+    refuse_oversubscription(world)
+    shape, V, rows = network(arguments.preset), arguments.V, []
+    batches = [int(K) for K in arguments.batches.split(",")]
     for M in rank_counts(world.size):
         group = world.split(int(world.rank >= M), world.rank)
         if world.rank < M:
-            network = measure_network(group) if M > 1 else NETWORKS["shared-memory"]
+            between = measure_network(group) if M > 1 else NETWORKS["shared-memory"]
             profile = Profile(group, shape, "float32", group.shared_sums() is not None)
         for K in batches:
             for kind, words in (("strong", V), ("weak", V * M), ("grid", V)):
@@ -68,9 +64,17 @@ def measure_all(world: Comm, shape: NetworkConfig, V: int, batches: list[int]) -
                 if world.rank < M:
                     computing = profile.update_seconds(words, K, layout)
                     sent = messages(shape, words, K, 4, "one", layout)
-                    talking = communication_seconds(network, layout, sent)
+                    talking = communication_seconds(between, layout, sent)
                     found = {"predicted": K / (computing + talking), "share": talking / (computing + talking)}
-                    found |= measure(group, shape, words, K, "one", str(layout) if kind == "grid" else "")
+                    found |= measure(
+                        group,
+                        shape,
+                        words,
+                        K,
+                        "one",
+                        str(layout) if kind == "grid" else "",
+                        arguments.seconds,
+                    )
                     rows.append({"scaling": kind, "ranks": M, "K": K, "V": words, **found})
                 world.barrier()
     return add_efficiency(rows, V) if world.is_root else []
@@ -125,32 +129,26 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def main() -> None:
-    """Measure as the arguments say, under mpirun; start it first if nobody has."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_network_arguments(parser)
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which network, on how many ranks, how long."""
+    add_network(parser)
     parser.add_argument("--batches", default="1,16,64", help="values of K (default: %(default)s)")
-    parser.add_argument("--ranks", type=int, help="ranks to start (default: one per core)")
-    parser.add_argument("--json", action="store_true", help="print the measurements only")
-    parser.add_argument("--out", help="folder for scaling.json, .md and .png")
-    arguments = parser.parse_args()
-    start_ranks("benchmarks.scaling", arguments.ranks or 0)
-    world = communication.world()
-    refuse_oversubscription(world)
-    shape = network(arguments.preset)
-    with threadpool_limits(1):
-        rows = measure_all(world, shape, arguments.V, [int(K) for K in arguments.batches.split(",")])
-    if not world.is_root:
-        return
-    head = circumstances("benchmarks.scaling", world.size)
-    print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
-    if arguments.out:
-        folder = Path(arguments.out)
-        write_report(folder, "scaling", head, rows, table(rows))
-        draw(rows, folder / "scaling.png")
+    parser.add_argument("--ranks", type=int, default=0, help="ranks to start (default: one per core)")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="of each measurement (default: %(default)s)"
+    )
 
+
+BENCHMARK = Benchmark(
+    "scaling",
+    __doc__,
+    measure_all,
+    table,
+    lambda folder: ["--seconds", "0.05", "--V", "2000", "--batches", "1,16"],
+    options,
+    draw,
+    lambda arguments: arguments.ranks or one_per_core(arguments),
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()

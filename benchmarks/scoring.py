@@ -1,8 +1,7 @@
 """How fast text is scored, against the forward pass of training at the same sizes, on one core.
 
-    python -m benchmarks.scoring                # the networks of Table 1 on Brown's sizes, half a minute
-    python -m benchmarks.scoring small mlp9     # some of them
-    python -m benchmarks.scoring --out benchmarks/results/scoring.json
+    python -m benchmarks.scoring --out benchmarks/results    networks of Table 1, Brown's sizes, half a minute
+    python -m benchmarks.scoring small mlp9                  some of them
 
 For each network four speeds, in words per second of one core's time, the best of three:
 
@@ -17,16 +16,14 @@ by one with Zipf's frequencies: natural text repeats its contexts more.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from benchmarks.reports import circumstances
-from nplm_mpi.comm import serial
+from benchmarks.declared import Benchmark, markdown, tell
+from nplm_mpi.comm import Comm, serial
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.machine.simd import whole_vectors
 from nplm_mpi.models.network import kernels, kind
@@ -107,39 +104,37 @@ def measure(V: int, n: int, m: int, h: int, direct: bool, length: int = WORDS) -
     }
 
 
-def main() -> None:
-    """Print a table, and write JSON if asked to."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def measure_all(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Of each network."""
+    rows = []
+    for name in arguments.networks or NETWORKS:
+        rows.append({"network": name, **measure(*NETWORKS[name], arguments.words)})
+        tell(table(rows[-1:]).splitlines()[-1])
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line per network."""
+    speeds, ratios = ("training", "forward", "scoring", "different"), ("scoring", "different")
+    names = ["network", *(f"{name}, words/s" for name in speeds), *(f"{name} / forward" for name in ratios)]
+    lines = [
+        [r["network"], *(f"{r[s]:,.0f}" for s in speeds), *(f"{r[s + '_to_forward']:.2f}" for s in ratios)]
+        for r in rows
+    ]
+    return markdown(names, lines)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which networks."""
     parser.add_argument(
         "networks", metavar="NETWORK", nargs="*", choices=[[], *NETWORKS], help="default: all"
     )
-    parser.add_argument("--out", type=Path, help="file for the numbers as JSON")
-    arguments = parser.parse_args()
-    results = {}
-    print("network  training   forward   scoring  different   scoring/forward  different/forward")
-    for name in arguments.networks or NETWORKS:
-        with threadpool_limits(1):
-            r = results[name] = measure(*NETWORKS[name])
-        speeds = f"{r['training']:8,.0f}  {r['forward']:8,.0f}  {r['scoring']:8,.0f}  {r['different']:9,.0f}"
-        print(
-            f"{name:8} {speeds}  {r['scoring_to_forward']:16.2f}  {r['different_to_forward']:17.2f}",
-            flush=True,
-        )
-    if arguments.out:
-        about = circumstances("benchmarks.scoring") | {
-            "unit": "words per second of processor time",
-            "networks": {
-                name: {
-                    key: round(value, 2 if key.endswith("forward") and key != "forward" else None)
-                    for key, value in r.items()
-                }
-                for name, r in results.items()
-            },
-        }
-        arguments.out.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    parser.add_argument("--words", type=int, default=WORDS, help="of the text (default: %(default)s)")
 
+
+BENCHMARK = Benchmark(
+    "scoring", __doc__, measure_all, table, lambda folder: ["small", "--words", "6000"], options
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()

@@ -18,12 +18,12 @@ different `--only` can share a folder; a last one prints everything.
 
 import argparse
 import itertools
-import sys
 from pathlib import Path
 from typing import Any
 
 from benchmarks.ablation import train
-from benchmarks.reports import argument_parser, report
+from benchmarks.declared import Benchmark, tell
+from nplm_mpi.comm import Comm
 from nplm_mpi.reproduce.work import learning_curve
 
 SHAPES = {"direct": ["--direct"], "no-direct": ["--no-direct"]}
@@ -118,9 +118,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def main() -> None:
-    """Train all networks, print a table in Markdown."""
-    parser = argument_parser(__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
+    """What is trained, how, where."""
     parser.add_argument("--preset", default="mlp5", help="n, m, h and other settings (default: %(default)s)")
     parser.add_argument("--corpus", default="brown")
     parser.add_argument("--epochs", type=int, default=5)
@@ -131,15 +130,33 @@ def main() -> None:
     parser.add_argument("--launcher", default="", help="for example: mpirun -n 2")
     parser.add_argument("--options", default="", help="more options of train, for all networks")
     parser.add_argument("--runs", required=True, help="folder for the runs")
-    arguments = parser.parse_args()
+
+
+def measure(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Train all networks."""
     Path(arguments.runs).mkdir(parents=True, exist_ok=True)
     rows = []
     grid = (arguments.ways, arguments.batches, arguments.rates, arguments.only)
     for way, K, rate, shape in itertools.product(*grid):
         rows.append(row(shape, way, K, rate, arguments))
-        print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
-    report(arguments, "settings", rows, table(rows), draw)
+        tell(table(rows[-1:]).splitlines()[-1])
+    return rows
 
+
+def smallest(folder: Path) -> list[str]:
+    """Two networks, one epoch of few examples of the built-in corpus."""
+    few = ["--epochs", "1", "--rates", "0.03", "--batches", "16", "--ways", "text-decay"]
+    return [
+        *few,
+        "--corpus",
+        "python-docs",
+        "--runs",
+        str(folder),
+        "--options=--max-examples 500 --no-evaluate",
+    ]
+
+
+BENCHMARK = Benchmark("settings", __doc__, measure, table, smallest, options, draw)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()

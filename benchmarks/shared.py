@@ -1,6 +1,6 @@
 """What ``--parallel shared`` (section 3.1) gives and loses against one rank, after the same epochs.
 
-    python -m benchmarks.shared [--out benchmarks/results]
+    python -m benchmarks.shared --out benchmarks/results
     python -m benchmarks.shared --corpus brown --epochs 5 --options "--preset mlp5 --lr 0.005"
 
 One rank trains alone; then one rank per core train in shared memory, without locks, with the
@@ -9,6 +9,7 @@ same settings.  Validation perplexity of the best epoch, words per second of tra
 because two ranks made them at the same moment.  It differs from run to run.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -17,7 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reports import argument_parser, launcher, report
+from benchmarks.declared import Benchmark, launcher
+from nplm_mpi.comm import Comm
 
 
 def train(ranks: int, options: list[str], out: Path) -> dict[str, Any]:
@@ -69,23 +71,35 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def main() -> None:
-    """Train both as the arguments say."""
+def options(parser: argparse.ArgumentParser) -> None:
+    """What is trained, how."""
     cores = len(os.sched_getaffinity(0))
-    parser = argument_parser(__doc__)
     parser.add_argument("--corpus", default="python-docs")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--ranks", type=int, default=cores, help="that share memory (default: one per core)")
     parser.add_argument("--options", default="", help="more options of train, for both")
-    arguments = parser.parse_args()
+
+
+def measure(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Train both as the arguments say."""
+    cores = len(os.sched_getaffinity(0))
     if not 2 <= arguments.ranks <= cores:
-        parser.error(f"--ranks {arguments.ranks}: give 2 or more, and at most one for each of {cores} cores")
+        arguments.refuse(f"--ranks {arguments.ranks}: give 2 or more, at most one for each of {cores} cores")
     options = ["--corpus", arguments.corpus, "--epochs", str(arguments.epochs), "--patience", "0"]
     options += arguments.options.split()
     with tempfile.TemporaryDirectory() as folder:
-        rows = [train(ranks, options, Path(folder, str(ranks))) for ranks in (1, arguments.ranks)]
-    report(arguments, "shared", rows, table(rows), draw)
+        return [train(ranks, options, Path(folder, str(ranks))) for ranks in (1, arguments.ranks)]
 
+
+BENCHMARK = Benchmark(
+    "shared",
+    __doc__,
+    measure,
+    table,
+    lambda folder: ["--epochs", "1", "--options=--max-examples 1500"],
+    options,
+    draw,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()

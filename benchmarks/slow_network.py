@@ -1,6 +1,6 @@
 """Words per second against K on two hosts with a slow network between them: the paper's schedule and ours.
 
-    python -m benchmarks.slow_network
+    python -m benchmarks.slow_network --out benchmarks/results
 
 Needs root and Linux: it makes the hosts itself, see slow_hosts.py.  On a real cluster,
 with one rank on each of two machines, `mpirun ... python -m benchmarks.slow_network
@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from benchmarks.reports import add_network_arguments, circumstances, network, write_report
+from benchmarks.declared import ROOT, Benchmark, add_network, network
 from benchmarks.slow_hosts import SlowHosts
-from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
@@ -34,13 +32,16 @@ from nplm_mpi.planning.measure import Profile, measure_network, seconds_per_call
 DELAYS = (0, 50, 500)
 BATCHES = (1, 4, 16, 64)
 SCHEDULES = ("paper", "two", "one")
-# Seconds per measured point.
-SPAN = 1.0
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def measure(
-    comm: Comm, shape: NetworkConfig, V: int, K: int, collectives: str, grid: str = ""
+    comm: Comm,
+    shape: NetworkConfig,
+    V: int,
+    K: int,
+    collectives: str,
+    grid: str = "",
+    span: float = 1.0,
 ) -> dict[str, Any]:
     """Speed, calls and bytes of one schedule. Collective."""
     model = new_model(comm, shape, V, "float32", K, 1e-5, collectives, grid)
@@ -61,7 +62,7 @@ def measure(
     done = 0
     comm.traffic.clear()
     start, talked = time.perf_counter(), comm.seconds
-    fastest = seconds_per_call(comm, update, SPAN) / together
+    fastest = seconds_per_call(comm, update, span) / together
     share = (comm.seconds - talked) / (time.perf_counter() - start)
     calls = sum(traffic.calls for traffic in comm.traffic.values())
     size = sum(traffic.bytes for traffic in comm.traffic.values())
@@ -75,35 +76,31 @@ def measure(
     }
 
 
-def measure_here(shape: NetworkConfig, V: int, batches: list[int]) -> list[dict[str, Any]]:
+def measure_here(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """All schedules and K on the ranks of the launcher. Collective."""
-    comm = communication.world()
-    with threadpool_limits(1):
-        network = measure_network(comm)
-        on_one = comm.shared_sums() is not None
-        profile = Profile(comm, shape, "float32", on_one, None if on_one else network)
-        layout, rows = Layout(1, comm.size), []
-        for K in batches:
-            for collectives in SCHEDULES:
-                sent = messages(shape, V, K, 4, collectives, layout)
-                computing = profile.update_seconds(V, K, layout, collectives)
-                talking = communication_seconds(network, layout, sent)
-                row = {"K": K, "collectives": collectives, "ranks": comm.size}
-                row |= measure(comm, shape, V, K, collectives)
-                row |= {"predicted": K / (computing + talking), "share": talking / (computing + talking)}
-                row |= {"bytes_formula": sent.bytes, "calls_formula": len(sent.row)}
-                rows.append(row)
-    return rows if comm.is_root else []
+    shape, V, between = network(arguments.preset), arguments.V, measure_network(comm)
+    on_one = comm.shared_sums() is not None
+    profile = Profile(comm, shape, "float32", on_one, None if on_one else between)
+    layout, rows = Layout(1, comm.size), []
+    for K in map(int, arguments.batches.split(",")):
+        for collectives in SCHEDULES:
+            sent = messages(shape, V, K, 4, collectives, layout)
+            computing = profile.update_seconds(V, K, layout, collectives)
+            talking = communication_seconds(between, layout, sent)
+            row = {"K": K, "collectives": collectives, "ranks": comm.size}
+            row |= measure(comm, shape, V, K, collectives, span=arguments.seconds)
+            row |= {"predicted": K / (computing + talking), "share": talking / (computing + talking)}
+            row |= {"bytes_formula": sent.bytes, "calls_formula": len(sent.row)}
+            rows.append(row)
+    return rows
 
 
 def measure_emulated(delay_us: int, arguments: list[str]) -> list[dict[str, Any]]:
     """:func:`measure_here` on two emulated hosts."""
     with SlowHosts(delay_us * 1e-6) as hosts:
-        command = hosts.mpirun(
-            [sys.executable, "-m", "benchmarks.slow_network", "--here", "--json", *arguments]
-        )
+        command = [sys.executable, "-m", "benchmarks.slow_network", "--here", "--json", *arguments]
         finished = subprocess.run(
-            command,
+            hosts.mpirun(command),
             env=hosts.environment(),
             cwd=ROOT,
             capture_output=True,
@@ -113,8 +110,20 @@ def measure_emulated(delay_us: int, arguments: list[str]) -> list[dict[str, Any]
         )
         if finished.returncode:
             raise SystemExit(f"two hosts at {delay_us} us failed:\n{finished.stderr}")
-        rows = json.loads(finished.stdout.splitlines()[-1])
+        rows = json.loads(finished.stdout.splitlines()[-1])["rows"]
     return [{"delay_us": delay_us, **row} for row in rows]
+
+
+def measure_all(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """On emulated hosts, or here. Collective."""
+    if arguments.here:
+        return measure_here(comm, arguments)
+    passed_on = ["--preset", arguments.preset, "--V", str(arguments.V), "--batches", arguments.batches]
+    passed_on += ["--seconds", str(arguments.seconds)]
+    rows = []
+    for delay in arguments.delays.split(","):
+        rows += measure_emulated(int(delay), passed_on)
+    return rows
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -147,6 +156,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Words per second against K, a panel per delay."""
     from matplotlib.figure import Figure
 
+    rows = [{"delay_us": 0, **row} for row in rows]
     delays = sorted({row["delay_us"] for row in rows})
     figure = Figure(figsize=(3.4 * len(delays), 3.4), layout="constrained")
     panels = figure.subplots(1, len(delays), sharey=True, squeeze=False)[0]
@@ -164,36 +174,26 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def main() -> None:
-    """Measure as the arguments say."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_network_arguments(parser)
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which network, which hosts, how long."""
+    add_network(parser)
     parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
     parser.add_argument("--delays", default=",".join(map(str, DELAYS)), help="microseconds one way")
     parser.add_argument("--here", action="store_true", help="on the launcher's ranks, without emulation")
-    parser.add_argument("--json", action="store_true", help="print the measurements only")
-    parser.add_argument("--out", help="folder for slow_network.json, .md and .png")
-    arguments = parser.parse_args()
-    shape = network(arguments.preset)
-    if arguments.here:
-        batches = [int(K) for K in arguments.batches.split(",")]
-        rows = measure_here(shape, arguments.V, batches)
-        if rows:
-            print(json.dumps(rows) if arguments.json else table(rows))
-        return
-    rows = []
-    passed_on = ["--preset", arguments.preset, "--V", str(arguments.V), "--batches", arguments.batches]
-    for delay in arguments.delays.split(","):
-        rows += measure_emulated(int(delay), passed_on)
-    head = circumstances("benchmarks.slow_network")
-    print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
-    if arguments.out:
-        folder = Path(arguments.out)
-        write_report(folder, "slow_network", head, rows, table(rows))
-        draw(rows, folder / "slow_network.png")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="of each measurement (default: %(default)s)"
+    )
 
+
+BENCHMARK = Benchmark(
+    "slow_network",
+    __doc__,
+    measure_all,
+    table,
+    lambda folder: ["--here", "--seconds", "0.05", "--V", "2000", "--batches", "1,16"],
+    options,
+    draw,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()

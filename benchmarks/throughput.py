@@ -1,6 +1,6 @@
 """Words per second of whole training steps: this project on 2 ranks against its peers on 2 threads.
 
-    python -m benchmarks.throughput [--nplm BINARY ...] [--out benchmarks/results]
+    python -m benchmarks.throughput --rounds 6 [--nplm BINARY ...] --out benchmarks/results
 
 Each step looks up features, computes hidden layer and softmax, all gradients and all
 updates, by plain ascent without decay, on the same random examples.  PyTorch runs
@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks.declared import Benchmark, add_seconds, launcher, tell
 from benchmarks.nplm_toolkit import Toolkit
-from benchmarks.reports import circumstances, launcher, write_report
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
@@ -325,38 +325,47 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def main() -> None:
-    """Measure as the arguments say."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--nplm", nargs="+", default=[], metavar="BINARY", help="the toolkit's trainer")
-    parser.add_argument("--json", action="store_true", help="print the measurements only")
-    parser.add_argument("--out", help="folder for throughput.json, .md and .png")
-    parser.add_argument("--take-part", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.take_part:
-        name, work, seconds, folder = json.loads(arguments.take_part)
-        take_part(name, tuple(work), seconds, Path(folder))
-        return
+def measure(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every kind of work."""
     for binary in arguments.nplm:
         if not shutil.which(binary):
-            parser.error(f"--nplm {binary}: no program of that name")
-    head = circumstances("benchmarks.throughput")
-    head["versions"] += "".join(f", {package} {version(package)}" for package in ("torch", "mpi4py"))
-    head["load before"] = f"{os.getloadavg()[0]:.1f}"
+            arguments.refuse(f"--nplm {binary}: no program of that name")
     rows = []
-    for work in WORK:
+    for work in WORK[: arguments.works]:
         rows.append(compete(work, arguments.rounds, arguments.seconds, arguments.nplm))
-        print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
-    print(json.dumps({**head, "rows": rows}) if arguments.json else table(rows))
-    if arguments.out:
-        folder = Path(arguments.out)
-        write_report(folder, "throughput", head, rows, table(rows))
-        draw(rows, folder / "throughput.png")
+        tell(table(rows[-1:]).splitlines()[-1])
+    return rows
 
+
+def head() -> dict[str, Any]:
+    """The peers' versions, and whether others used the machine."""
+    versions = ", ".join(f"{package} {version(package)}" for package in ("torch", "mpi4py"))
+    return {"peers": versions, "load before": f"{os.getloadavg()[0]:.1f}"}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """How long, how often, against whom."""
+    add_seconds(parser, 1.5)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--works", type=int, default=len(WORK), help="only the first so many kinds of work")
+    parser.add_argument("--nplm", nargs="+", default=[], metavar="BINARY", help="the toolkit's trainer")
+
+
+BENCHMARK = Benchmark(
+    "throughput",
+    __doc__,
+    measure,
+    table,
+    lambda folder: ["--seconds", "0.05", "--rounds", "1", "--works", "1"],
+    options,
+    draw,
+    one_thread=False,
+    head=head,
+)
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--take-part"]:
+        name, work, seconds, folder = json.loads(sys.argv[2])
+        take_part(name, tuple(work), seconds, Path(folder))
+    else:
+        BENCHMARK.run()

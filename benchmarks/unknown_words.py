@@ -1,7 +1,6 @@
 """Do features from contexts help with unknown words? A held-out experiment on Brown.
 
-    python -m benchmarks.unknown_words RUN/best.h5
-    python -m benchmarks.unknown_words RUN/best.h5 --out benchmarks/results/unknown_words.json
+    python -m benchmarks.unknown_words RUN/best.h5 --out benchmarks/results
 
 Of an energy model that was trained on Brown. The test part is read twice over:
 
@@ -20,21 +19,23 @@ can get. Normalization is over the known words.
 """
 
 import argparse
-import json
-import time
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 import nplm_mpi
+from benchmarks.declared import Benchmark, markdown
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.comm import serial
+from nplm_mpi.comm import Comm
 from nplm_mpi.corpus import load
 from nplm_mpi.corpus.brown import find_brown, read_brown
 from nplm_mpi.models.energy import kernels
-from nplm_mpi.models.energy.model import CHUNK, EnergyModel
+from nplm_mpi.models.energy.forward import Scores
 from nplm_mpi.models.energy.parameters import EnergyParameters
+from nplm_mpi.models.energy.scorer import CHUNK
 from nplm_mpi.models.outputs.rows import NEVER
 from nplm_mpi.storage import saving as checkpoint
 
@@ -47,18 +48,18 @@ RARE = 20
 class Experiment:
     """A model with features for words that it does not predict; ids from V on are such words."""
 
-    def __init__(self, model: EnergyModel, never: np.ndarray) -> None:
-        self.model, self.V = model, model.parameters.V
-        self.C = model.parameters.C
-        model.parameters.b[never] = -NEVER
-        model.find_candidate_parts()
+    def __init__(self, parameters: EnergyParameters, never: np.ndarray) -> None:
+        self.V, self.C = parameters.V, parameters.C
+        parameters.b[never] = -NEVER
+        self.one, self.many = Scores(parameters, 1), Scores(parameters, CHUNK)
+        for scores in (self.one, self.many):
+            scores.forward.find_candidate_parts()
 
     def outputs(self, x: np.ndarray) -> np.ndarray:
         """y (K, V) for the features of contexts, x (K, (n-1)m)."""
-        w = self.model._workspace(len(x))
-        w.x[:] = x.T
-        self.model._outputs(w, self.model._context_parts(w))
-        return w.y[:, : self.V]
+        scores = self.one if len(x) == 1 else self.many
+        scores.x[:] = x.T
+        return scores.of_features()[0]
 
     def guess(self, x: np.ndarray, among: np.ndarray) -> np.ndarray:
         """C(j) = sum_i C(i) P(i | context), of some words or all."""
@@ -130,35 +131,9 @@ def compare(
     return results
 
 
-def main() -> None:
-    """Print two tables, and write JSON if asked to."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", metavar="FILE.h5", help="an energy model trained on Brown")
-    parser.add_argument("--tokens", type=int, default=-1, help="only so many of the test part (-1: all)")
-    parser.add_argument("--out", type=Path, help="file for the numbers as JSON")
-    arguments = parser.parse_args()
-    with threadpool_limits(1):
-        results = run(arguments.model, arguments.tokens)
-    for name, table in results.items():
-        count = table.pop("count")
-        print(f"{name}: perplexity of {count['near']:,} words with an unknown one among the n-1 before them,")
-        print(f"and of {count['immediately after']:,} immediately after one")
-        for way, numbers in table.items():
-            print(f"  {way:22} {numbers['near']:9.2f}  {numbers['immediately after']:9.2f}")
-        table["count"] = count
-    if arguments.out:
-        about = {
-            "command": "python -m benchmarks.unknown_words",
-            "date": time.strftime("%Y-%m-%d"),
-            **results,
-        }
-        arguments.out.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-
-
-def run(path: str, tokens: int) -> dict[str, dict[str, dict[str, float]]]:
+def measure(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Both parts of the experiment."""
+    path, tokens = arguments.model, arguments.tokens
     with checkpoint.open_model(path) as file:
         config = file.config.corpus
     corpus = load(config)
@@ -169,7 +144,7 @@ def run(path: str, tokens: int) -> dict[str, dict[str, dict[str, float]]]:
     ids = np.array(corpus.tokens[:stop], np.int64)
     V, unk = len(vocabulary), vocabulary.unk
     assert unk is not None
-    results = {}
+    rows = []
     rare = (vocabulary.counts <= RARE) | (np.arange(V) == unk)
     for name in ("unknown", "removed"):
         language = nplm_mpi.load(path)
@@ -188,10 +163,42 @@ def run(path: str, tokens: int) -> dict[str, dict[str, dict[str, float]]]:
             place = {int(word): V + i for i, word in enumerate(never)}
             numbered[start:] = [place.get(int(i), int(i)) for i in ids[start:]]
             learned = never
-        experiment = Experiment(EnergyModel(serial(), language.scorer.parameters), never)
-        results[name] = compare(experiment, numbered, start, language.order, unk, learned, rare)
-    return results
+        experiment = Experiment(language.scorer.parameters, never)
+        found = compare(experiment, numbered, start, language.order, unk, learned, rare)
+        count = found.pop("count")
+        for way, numbers_of in found.items():
+            counts = {f"count, {place}": count[place] for place in numbers_of}
+            rows.append({"words": name, "features": way, **numbers_of, **counts})
+    return rows
 
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line per part and way."""
+    places = ("near", "immediately after")
+    names = ["unknown are", "features"]
+    names += ["perplexity with one among the n-1 before", "words", "immediately after one", "words"]
+    lines = []
+    for r in rows:
+        cells = [(f"{r[place]:.2f}", f"{r[f'count, {place}']:,}") for place in places]
+        lines.append([r["words"], r["features"], *cells[0], *cells[1]])
+    return markdown(names, lines)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which model, how much text."""
+    parser.add_argument("model", metavar="FILE.h5", help="an energy model trained on Brown")
+    parser.add_argument("--tokens", type=int, default=-1, help="only so many of the test part (-1: all)")
+
+
+def smallest(folder: Path) -> list[str]:
+    """A model that has learned nothing, and some hundred words."""
+    model = ["--model", "energy", "--corpus", "brown", "--order", "3", "--features", "4", "--hidden", "4"]
+    command = [sys.executable, "-m", "nplm_mpi.train", *model, "--max-examples", "32", "--epochs", "1"]
+    subprocess.run([*command, "--no-evaluate", "--out", f"{folder}/run"], check=True)
+    return [f"{folder}/run/checkpoint.h5", "--tokens", "600"]
+
+
+BENCHMARK = Benchmark("unknown_words", __doc__, measure, table, smallest, options)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()

@@ -1,17 +1,75 @@
 """The benchmarks of parallel speed: what they compare, and that they refuse to mislead."""
 
+import importlib
 import json
 import os
+import re
 import sys
 
 import pytest
 
 from benchmarks import scoring, settings, throughput
+from benchmarks.declared import Benchmark, every
 from benchmarks.nplm_toolkit import Toolkit
 from benchmarks.scaling import add_efficiency, rank_counts, table
 from benchmarks.shared import table as shared_table
 from benchmarks.slow_network import table as network_table
-from tests.helpers.mpi import launch
+from tests.helpers.mpi import ROOT, launch
+
+
+def test_every_benchmark_has_its_question_a_command_and_its_last_result_on_one_page():
+    text = (ROOT / "benchmarks" / "README.md").read_text()
+    sections = dict(part.split("\n", 1) for part in text.split("\n### ")[1:])
+    assert list(sections) == sorted(every())
+    for name, question in every().items():
+        asked, rest = sections[name].split("\n", 1)
+        assert asked == question, name
+        (command,) = re.findall(
+            rf"^    (?:mpirun -n \d+ )?python -m benchmarks\.{name} (.*)$", rest, re.MULTILINE
+        )
+        assert "--out benchmarks/results" in command or name == "bits"
+        results = re.findall(r"`(results/[\w.]+)`", rest)
+        assert results and all((ROOT / "benchmarks" / result).exists() for result in results), name
+
+
+@pytest.mark.parametrize("name", sorted(every()))
+def test_every_benchmark_is_declared_alike_and_its_smallest_setting_is_understood(
+    name, tmp_path, monkeypatch
+):
+    if name == "throughput":
+        pytest.importorskip("torch")
+    monkeypatch.setattr("subprocess.run", lambda *arguments, **options: None)  # it would train first
+    benchmark = importlib.import_module(f"benchmarks.{name}").BENCHMARK
+    assert isinstance(benchmark, Benchmark) and benchmark.name == name
+    arguments = benchmark.parser().parse_args([*benchmark.smallest(tmp_path), "--json", "--out", "results"])
+    assert arguments.json and str(arguments.out) == "results"
+
+
+def test_a_benchmark_prints_a_table_or_json_and_leaves_its_files(tmp_path, capsys):
+    def measure(comm, arguments):
+        return [{"n": n} for n in range(arguments.count)]
+
+    def options(parser):
+        parser.add_argument("--count", type=int, default=1)
+
+    made = Benchmark(
+        "made", "Why?", measure, lambda rows: f"{len(rows)} rows", lambda folder: [], options,
+        lambda rows, path: path.write_text("drawn"),
+        complaint=lambda rows: "too many" if len(rows) > 2 else "",
+    )  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        made.run(["--count", "2", "--out", str(tmp_path / "results")])
+    assert not ended.value.code and capsys.readouterr().out == "2 rows\n"
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == sorted(made.files())
+    kept = json.loads((tmp_path / "results/made.json").read_text())
+    assert kept["rows"] == [{"n": 0}, {"n": 1}]
+    assert (
+        kept["command"] == f"python -m benchmarks.made --count 2 --out {tmp_path}/results" and kept["machine"]
+    )
+    assert (tmp_path / "results/made.md").read_text().endswith("\n2 rows\n")
+    with pytest.raises(SystemExit, match="too many"):
+        made.run(["--count", "3", "--json"])
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 3
 
 
 def test_rank_counts_double_up_to_all_ranks():
