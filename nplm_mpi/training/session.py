@@ -115,7 +115,67 @@ def train(
     lock: FolderLock,
 ) -> dict[str, Any]:
     """:func:`run`, taking ``lock`` on rank 0. Collective."""
-    started, talked = time.perf_counter(), comm.seconds
+    clock = Clock(comm)
+    found, config, out = choose_run(comm, config, going_on, lock, screen)
+    config, corpus = read_corpus(comm, config, screen)
+    if not found:
+        out = take_folder(comm, config, out, lock, screen)
+    warn_of_memory(comm, config, len(corpus.vocabulary), screen)
+    check_shared_memory(comm, config, len(corpus.vocabulary))
+    comm.watch.expect_steps(config.output.stall_warning, config.output.stall_end)
+    clock.compiling = load_code(comm, config, corpus, screen)
+    screen.say(f"compiled code ready after {duration(clock.compiling)}; training in {out}")
+
+    if found and found.path:
+        model, state = resume(comm, config, corpus, found.path)
+    else:
+        model, state = start(comm, config, corpus)
+    comm.on_root(tidy, out, config, state, header)
+    course = config.training.epochs, len_of_epoch(config, corpus), lambda: state.examples
+    with screen.follow(*course, out, config.output.tensorboard) as listen:
+        training = Training(config, corpus, model, out, state, listen, signals, lock.lost_to)
+        if found:
+            screen.say(tell_resumed(found, training))
+        elif config.output.resume == "auto":
+            screen.say(f"{out} holds no run yet: this one starts from the beginning")
+        clock.begin()
+        training.run()
+        clock.end()
+    return sum_up(training, out, evaluated(training, out, screen), clock)
+
+
+class Clock:
+    """What a run's time goes into, seconds.
+
+    Parameters
+    ----------
+    comm : Comm
+    """
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm = comm
+        self._started, self._talked = time.perf_counter(), comm.seconds
+        self.compiling = self.starting = self.training = 0.0
+
+    def begin(self) -> None:
+        """The training begins."""
+        self._ready = time.perf_counter()
+        self.starting = self._ready - self._started
+
+    def end(self) -> None:
+        """The training has ended."""
+        self.training = time.perf_counter() - self._ready
+
+    @property
+    def communication(self) -> float:
+        """Spent in collectives since the run began."""
+        return self.comm.seconds - self._talked
+
+
+def choose_run(
+    comm: Comm, config: Config, going_on: Callable[[Config], Config], lock: FolderLock, screen: Screen
+) -> tuple[Found | None, Config, Path]:
+    """The run to go on with, if any, what it is and where; whether these ranks can do it. Collective."""
     found = comm.on_root(run_to_go_on, config.output, lock)
     if found:
         check_folder(comm, lock, Path(config.output.out), screen)
@@ -126,6 +186,11 @@ def train(
     KINDS[config.model.model].check_ranks(comm, config.training)
     check_machines(comm, config.training.threads, screen)
     out = Path(config.output.out) if found else comm.on_root(choose_folder, config.output.out)
+    return found, config, out
+
+
+def read_corpus(comm: Comm, config: Config, screen: Screen) -> tuple[Config, Corpus]:
+    """The corpus, and the configuration with its place; both are told. Collective."""
     comm.on_root(check_there, config.corpus)
     with telling(screen, f"reading {' '.join(config.corpus.corpus)}"):
         # In files by absolute paths, so that the text is found from any folder.
@@ -137,46 +202,41 @@ def train(
             check_long_enough(corpus, config.model.order)
     for line in describe(comm, config, corpus):
         screen.say(line)
-    if not found:
-        out = comm.on_root(make_folder, out, not config.output.out)
-        comm.on_root(lock.take, out)
-        comm.on_root(refuse_a_run, out)
-        check_folder(comm, lock, out, screen)
-    warn_of_memory(comm, config, len(corpus.vocabulary), screen)
-    check_shared_memory(comm, config, len(corpus.vocabulary))
-    comm.watch.expect_steps(config.output.stall_warning, config.output.stall_end)
+    return config, corpus
+
+
+def take_folder(comm: Comm, config: Config, out: Path, lock: FolderLock, screen: Screen) -> Path:
+    """The folder of a new run, made and locked; all ranks see it. Collective."""
+    out = comm.on_root(make_folder, out, not config.output.out)
+    comm.on_root(lock.take, out)
+    comm.on_root(refuse_a_run, out)
+    check_folder(comm, lock, out, screen)
+    return out
+
+
+def load_code(comm: Comm, config: Config, corpus: Corpus, screen: Screen) -> float:
+    """Have compiled code ready; the seconds that it took. Collective."""
     with screen.stage("loading compiled code") as tell:
-        compiling = compile_kernels(
+        return compile_kernels(
             comm, lambda alone: build(alone, config, WORDS), lambda: read_examples(config, corpus), tell
         )
-    screen.say(f"compiled code ready after {duration(compiling)}; training in {out}")
-    model, state = (
-        resume(comm, config, corpus, found.path) if found and found.path else start(comm, config, corpus)
-    )
-    comm.on_root(tidy, out, config, state, header)
 
-    with screen.follow(
-        config.training.epochs,
-        len_of_epoch(config, corpus),
-        lambda: state.examples,
-        out,
-        config.output.tensorboard,
-    ) as listen:
-        training = Training(config, corpus, model, out, state, listen, signals, lock.lost_to)
-        if found:
-            screen.say(tell_resumed(found, training))
-        elif config.output.resume == "auto":
-            screen.say(f"{out} holds no run yet: this one starts from the beginning")
-        ready = time.perf_counter()
-        training.run()
-        trained = time.perf_counter() - ready
-    results: dict[str, Any] = {}
-    if config.output.evaluate and config.training.max_examples != 0 and not training.unsaved:
-        with screen.stage("evaluating the best model"):
-            results = final_evaluation(training, lambda: checkpoint.open_model(out / "best.h5"))
-    memory = comm.allgather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+def evaluated(training: Training, out: Path, screen: Screen) -> dict[str, Any]:
+    """What the best model is worth, if that is asked for and the file is there. Collective."""
+    config = training.config
+    if not config.output.evaluate or config.training.max_examples == 0 or training.unsaved:
+        return {}
+    with screen.stage("evaluating the best model"):
+        return final_evaluation(training, lambda: checkpoint.open_model(out / "best.h5"))
+
+
+def sum_up(training: Training, out: Path, results: dict[str, Any], clock: Clock) -> dict[str, Any]:
+    """What the end of a run tells, with the results of its evaluation; logged, too. Collective."""
+    state, trained = training.state, clock.training
+    memory = training.comm.allgather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     summary = {
-        "parameters": config.model.count_parameters(len(corpus.vocabulary)),
+        "parameters": training.config.model.count_parameters(len(training.corpus.vocabulary)),
         "epochs": state.epoch,
         "best_epoch": state.best_epoch,
         "examples": state.examples,
@@ -187,18 +247,18 @@ def train(
         else None,
         **results,
         "words_per_second": training.trained_here / trained if trained > 0 else 0.0,
-        "seconds_starting": ready - started,
-        "seconds_compiling": compiling,
+        "seconds_starting": clock.starting,
+        "seconds_compiling": clock.compiling,
         "seconds_training": trained,
-        "seconds_communication": comm.seconds - talked,
+        "seconds_communication": clock.communication,
         "seconds_saving": training.cost.seconds,
         "files_saved": training.cost.files,
         "bytes_saved": training.cost.bytes,
-        **model.summary(),
+        **training.model.summary(),
         **slices(training),
         "memory_bytes": max(memory),
         "memory_bytes_all_ranks": sum(memory),
-        "ranks": comm.size,
+        "ranks": training.comm.size,
         "out": str(out),
         "files": kept_files(out),
         "unsaved": sorted(training.unsaved),
