@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi import comm
-from nplm_mpi.models.energy import tiles as energy_tiles
+from nplm_mpi.models.energy.kernels import tiles as energy_tiles
 from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.energy.parameters import EnergyParameters
 from nplm_mpi.models.network.parameters import BLOCK

@@ -118,7 +118,7 @@ def test_contexts_beyond_the_usual_range_change_no_bit_of_the_others(run):
     words = np.arange(6) % len(model.vocabulary)
     contexts = np.array([[1, 2], [2, 1], [3, 1], [1, 1], [2, 2], [0, 1]])
     scorer.parameters.C[0] = 500.0
-    scorer._of_contexts.model.find_candidate_parts()
+    scorer._of_contexts._scores.forward.find_candidate_parts()
     together = model.log_prob(contexts, words)
     alone = np.concatenate([model.log_prob(c[None], w[None]) for c, w in zip(contexts, words, strict=True)])
     assert together.tobytes() == alone.tobytes()

@@ -1,10 +1,14 @@
 """The n-1 words before each position."""
 
+import numpy as np
+
 from nplm_mpi.machine.jit import njit
 
 
 @njit(cache=True, nogil=True)
-def fill_contexts(tokens, positions, order, bos, eos, out):
+def fill_contexts(
+    tokens: np.ndarray, positions: np.ndarray, order: int, bos: int, eos: int, out: np.ndarray
+) -> np.ndarray:
     """Write the contexts of ``positions`` into ``out``, the nearest word first (section 1).
 
     Parameters

@@ -5,6 +5,8 @@ began by chance, ranks took a percent more or less for the same work, for a whol
 all waited for the slowest one.
 """
 
+# mypy: disallow-untyped-defs
+
 import math
 
 import numpy as np

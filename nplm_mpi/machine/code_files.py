@@ -5,6 +5,8 @@ has to be found in an index, and processes that write at once write the same.  A
 is empty, cut or damaged is as good as none.
 """
 
+# mypy: disallow-untyped-defs
+
 import contextlib
 import hashlib
 import os

@@ -4,6 +4,8 @@ Ranks that round differently hold copies of C, H and d that drift apart, which s
 first checkpoint only; ranks of different versions do not even make the same calls.
 """
 
+# mypy: disallow-untyped-defs
+
 import functools
 import hashlib
 import platform

@@ -9,6 +9,8 @@ Code is kept under a name that follows from all it depends on (:mod:`nplm_mpi.ma
 may be missing or damaged (:mod:`nplm_mpi.machine.code_files`): then it is compiled again.
 """
 
+# mypy: disallow-untyped-defs
+
 import gc
 import hashlib
 import inspect

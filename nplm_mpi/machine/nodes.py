@@ -1,5 +1,7 @@
 """How the ranks of a group lie on machines, and sums that follow from it."""
 
+# mypy: disallow-untyped-defs
+
 import contextlib
 import os
 from typing import TYPE_CHECKING, Any

@@ -4,6 +4,8 @@ A file there can be made longer than there is room; whoever then writes to it di
 error. So whoever needs such memory asks first.
 """
 
+# mypy: disallow-untyped-defs
+
 import os
 
 from nplm_mpi.base import launcher

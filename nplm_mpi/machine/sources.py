@@ -6,6 +6,8 @@ module imports from this package, directly or not: whatever a compiled function 
 What else changes in the package leaves compiled code as good as it was.
 """
 
+# mypy: disallow-untyped-defs
+
 import functools
 import hashlib
 import os

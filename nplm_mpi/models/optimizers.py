@@ -76,7 +76,15 @@ class Step:
 
 
 @njit(**options)
-def take(kind, numbers, g, w, m, v, bias_columns):
+def take(
+    kind: int,
+    numbers: np.ndarray,
+    g: np.ndarray,
+    w: np.ndarray,
+    m: np.ndarray,
+    v: np.ndarray,
+    bias_columns: int,
+) -> None:
     """Change parameters ``w`` (rows, columns) by one step along ``g``; m and v likewise.
 
     Parameters

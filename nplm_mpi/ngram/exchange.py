@@ -138,7 +138,9 @@ def n_log_n(n: int, table: NDArray) -> float:
 
 
 @njit(cache=True)
-def gather(word, start, others, counts, assignment, sums, touched):
+def gather(
+    word: int, start: Ints, others: Ints, counts: Ints, assignment: Ints, sums: Ints, touched: Ints
+) -> tuple[int, int]:
     """Sum a word's neighbours by class, itself apart; the classes touched and its own count."""
     count, itself = 0, 0
     for i in range(start[word], start[word + 1]):
@@ -155,7 +157,17 @@ def gather(word, start, others, counts, assignment, sums, touched):
 
 
 @njit(cache=True)
-def add_to_class(sign, c, N, transposed, after, after_list, before, before_list, itself):
+def add_to_class(
+    sign: int,
+    c: int,
+    N: Ints,
+    transposed: Ints,
+    after: Ints,
+    after_list: Ints,
+    before: Ints,
+    before_list: Ints,
+    itself: int,
+) -> None:
     """Add (sign 1) or take away (-1) a word's bigrams in row and column c."""
     for d in after_list:
         N[c, d] += sign * after[d]
@@ -169,23 +181,23 @@ def add_to_class(sign, c, N, transposed, after, after_list, before, before_list,
 
 @njit(cache=True)
 def exchange_pass(
-    movable,
-    assignment,
-    classes,
-    N,
-    transposed,
-    L,
-    R,
-    left,
-    right,
-    after_start,
-    after_words,
-    after_counts,
-    before_start,
-    before_words,
-    before_counts,
-    table,
-):
+    movable: Ints,
+    assignment: Ints,
+    classes: int,
+    N: Ints,
+    transposed: Ints,
+    L: Ints,
+    R: Ints,
+    left: Ints,
+    right: Ints,
+    after_start: Ints,
+    after_words: Ints,
+    after_counts: Ints,
+    before_start: Ints,
+    before_words: Ints,
+    before_counts: Ints,
+    table: NDArray,
+) -> int:
     """Move each word to its best class; returns how many moved.
 
     ``assignment``, ``N``, its transpose and the sums ``L`` (rows) and ``R`` (columns) are

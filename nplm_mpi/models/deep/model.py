@@ -28,7 +28,7 @@ from nplm_mpi.models.deep.layers import Dropout, Layers
 from nplm_mpi.models.deep.options import DeepConfig
 from nplm_mpi.models.deep.parameters import DeepParameters
 from nplm_mpi.models.optimizers import MOMENTS
-from nplm_mpi.models.outputs import step_kernels
+from nplm_mpi.models.outputs.kernels import steps as step_kernels
 from nplm_mpi.models.outputs.rows import OneSlice
 from nplm_mpi.models.outputs.softmax import Softmax
 from nplm_mpi.models.outputs.steps import Optimized

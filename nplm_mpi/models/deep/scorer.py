@@ -5,7 +5,7 @@ import numpy as np
 from nplm_mpi.models.deep import kernels
 from nplm_mpi.models.deep.layers import Layers
 from nplm_mpi.models.deep.parameters import DeepParameters
-from nplm_mpi.models.network import score_kernels
+from nplm_mpi.models.network.kernels import scores as score_kernels
 from nplm_mpi.models.network.scorer import NetworkScorer
 
 

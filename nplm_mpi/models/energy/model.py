@@ -21,7 +21,7 @@ An update sends, among all ranks:
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.machine.aligned import aligned_rows
 from nplm_mpi.machine.simd import VECTOR_BYTES
 from nplm_mpi.models.energy import kernels
+from nplm_mpi.models.energy.forward import Forward
 from nplm_mpi.models.energy.options import EnergyConfig
 from nplm_mpi.models.energy.parameters import EnergyParameters
 from nplm_mpi.models.outputs.kernels import in_range
@@ -106,8 +107,8 @@ class EnergyModel:
         self.parameters, self.batch, self.examples_per_update, self.decay = parameters, batch, batch, decay
         self.Q = float("nan")
         p, h = parameters, parameters.shape.hidden
-        self._w, self._T, self._R = (aligned_rows(h, p.padded_rows, p.dtype) for _ in range(3))
-        self._half = np.zeros(p.padded_rows, p.dtype)
+        self.forward = Forward(p)
+        self._T, self._R = (aligned_rows(h, p.padded_rows, p.dtype) for _ in range(2))
         self._total = np.zeros(len(p.b), p.dtype)
         self._lanes = np.zeros((h, kernels.CONTEXTS, VECTOR_BYTES // p.dtype.itemsize), p.dtype)
         self._workspaces: dict[int, EnergyWorkspace] = {}
@@ -126,7 +127,7 @@ class EnergyModel:
         p, K = self.parameters, len(words)
         own_words = words - np.int32(p.start)
         w = self._workspace(K)
-        self.find_candidate_parts()
+        self.forward.find_candidate_parts()
         sums = self._hidden_units(contexts, w)
         self._forward(w, own_words, sums)
         self.Q = kernels.log_likelihood(w.sums, w.Q, w.log_p)
@@ -142,54 +143,22 @@ class EnergyModel:
             log_p[part] = self.update(contexts[part], words[part], float(rate))
         return log_p
 
-    def find_candidate_parts(self) -> None:
-        """What depends on candidates only, for all examples: 2 H_0 C(i), its exponential, biases.
-
-        Not collective.  To be called after parameters have changed.
-        """
-        p = self.parameters
-        self._largest_g = kernels.candidate_parts(p.H0, p.C, self._w)
-        self._holds_sums = self._largest_g > kernels.LARGEST[p.dtype]
-        if not self._holds_sums:
-            kernels.exponentials(self._w)
-        kernels.half_biases(p.b, p.v_of_tiles(), not p.shape.per_word_v, self._half)
-
-    def _hidden_units(
-        self,
-        contexts: np.ndarray,
-        w: EnergyWorkspace,
-        context_parts: Callable[..., float] = kernels.context_parts,
-    ) -> bool:
-        """x and o of the contexts; whether the kernels must take 2 o and 2 g as they are. Collective."""
-        p = self.parameters
-        kernels.own_features(p.C, p.start, contexts, w.x)
+    def _hidden_units(self, contexts: np.ndarray, w: EnergyWorkspace) -> bool:
+        """x and o of the contexts, see :meth:`.forward.Forward.hidden_units`. Collective: one Allreduce."""
+        kernels.own_features(self.parameters.C, self.parameters.start, contexts, w.x)
         self.comm.allreduce_sum(w.x)
-        limit = kernels.LARGEST[p.dtype]
-        largest = context_parts(p.Hx, p.d, w.x, w.u)
-        sums = bool(largest > limit or self._largest_g > limit)
-        if not sums:
-            kernels.exponentials(w.u)
-        if sums != self._holds_sums:
-            kernels.candidate_parts(p.H0, p.C, self._w)
-            if not sums:
-                kernels.exponentials(self._w)
-            self._holds_sums = sums
-        return sums
-
-    def _outputs(self, w: EnergyWorkspace, sums: bool) -> None:
-        """y = -E of the own candidates."""
-        kernels.outputs(self._w, self.parameters.v_columns, w.u, self._half, sums, w.y)
+        return self.forward.hidden_units(w.x, w.u)
 
     def _forward(self, w: EnergyWorkspace, own_words: np.ndarray, sums: bool) -> None:
         """exp(y - Q) and their sums over all words. Collective: one Allreduce, or three."""
-        self._outputs(w, sums)
+        self.forward.outputs(w.u, sums, w.y)
         if math.isnan(self.Q):
             self._find_maximum(w)
         else:
             w.Q.fill(self.Q)
         self._sum(w, own_words)
         if not in_range(w.sums, len(own_words), *RANGE_OF_S[self.parameters.dtype]):
-            self._outputs(w, sums)
+            self.forward.outputs(w.u, sums, w.y)
             self._find_maximum(w)
             self._sum(w, own_words)
 
@@ -205,7 +174,7 @@ class EnergyModel:
         """All gradients; no parameter changes. Collective: one Allreduce."""
         p, v = self.parameters, self.parameters.v_columns
         kernels.coefficients(w.y, own_words, len(p.b), w.sums, self._total)
-        kernels.hidden_sums(self._w, v, w.u, w.y, sums, self._T, self._R, self._lanes, w.do)
+        kernels.hidden_sums(self.forward.w, v, w.u, w.y, sums, self._T, self._R, self._lanes, w.do)
         kernels.candidate_gradients(v, self._T, len(p.b))
         kernels.candidate_weights_gradient(self._T, p.C, w.dH0)
         if not p.shape.per_word_v:
@@ -270,7 +239,7 @@ class EnergyModel:
         p, Q = self.parameters, self.Q
         self.Q = 0.0 if math.isnan(Q) else Q
         log_p = np.empty(len(words))
-        self.find_candidate_parts()
+        self.forward.find_candidate_parts()
         for first in range(0, len(words), CHUNK):
             part = slice(first, min(first + CHUNK, len(words)))
             w = self._workspace(part.stop - first)
@@ -279,16 +248,6 @@ class EnergyModel:
             kernels.log_likelihood(w.sums, w.Q, log_p[part])
         self.Q = Q
         return log_p
-
-    def outputs(self, contexts: np.ndarray) -> tuple[np.ndarray, bool]:
-        """y = -E of the own candidates, (K, rows), and whether hidden units were beyond the usual range.
-
-        After :meth:`find_candidate_parts`; the next call overwrites y. Collective: one Allreduce.
-        """
-        w = self._workspace(len(contexts))
-        sums = self._hidden_units(contexts, w, kernels.context_parts_alone)
-        self._outputs(w, sums)
-        return w.y[:, : len(self.parameters.b)], sums
 
     def _workspace(self, K: int) -> EnergyWorkspace:
         if K not in self._workspaces:

@@ -3,8 +3,8 @@
 import numpy as np
 
 from nplm_mpi.machine.aligned import aligned_rows
+from nplm_mpi.models.energy.kernels.tiles import tile_rows
 from nplm_mpi.models.energy.options import EnergyConfig
-from nplm_mpi.models.energy.tiles import tile_rows
 from nplm_mpi.models.interface import Tensor
 from nplm_mpi.models.network.parameters import random_rows
 from nplm_mpi.models.outputs.rows import NEVER

@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from nplm_mpi.comm import serial
 from nplm_mpi.models.energy import kernels
-from nplm_mpi.models.energy.model import CHUNK, EnergyModel
+from nplm_mpi.models.energy.forward import Scores
 from nplm_mpi.models.energy.parameters import EnergyParameters
+
+# Contexts that are worked on together.
+CHUNK = 64
 
 
 class EnergyScorer:
@@ -19,8 +21,8 @@ class EnergyScorer:
 
     def __init__(self, parameters: EnergyParameters) -> None:
         self.parameters = parameters
-        self.model = EnergyModel(serial(), parameters)
-        self.model.find_candidate_parts()
+        self._scores = Scores(parameters, CHUNK)
+        self._scores.forward.find_candidate_parts()
 
     def score(self, contexts: np.ndarray, number: np.ndarray, words: np.ndarray) -> np.ndarray:
         """See :class:`nplm_mpi.models.interface.ContextScorer`."""
@@ -43,7 +45,7 @@ class EnergyScorer:
         """
         filled = np.full((CHUNK, self.parameters.shape.order - 1), -1, np.int32)
         filled[: len(contexts)] = contexts
-        y, sums = self.model.outputs(filled)
+        y, sums = self._scores.of_contexts(filled)
         if sums and len(contexts) > 1:
             # One context has made the kernels change their ways for all.
             rows = [self._outputs(context[None])[0].copy() for context in contexts]

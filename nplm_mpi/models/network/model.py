@@ -1,14 +1,15 @@
 """The parameter-parallel algorithm of section 3.2, to be read beside the paper.
 
 Each rank owns some rows of O = [b | U | W] and does the small computation with C, H
-and d as all others do.  :meth:`Model.update` is one update from K examples, in the paper's order:
-1(a) and 1(b) here, 1(c) to 2(b) in the output layer (:mod:`nplm_mpi.models.outputs.softmax`, which says
-where it differs from the page in form, not in result), 2(c) and 2(d) here.
+and d as all others do.  :meth:`Model.update` is one update from K examples in the paper's order, 1(a) to
+1(f) forward and 2(a) to 2(d) backward; 1(c) to 2(b) are the output layer's, in the same order
+(:meth:`nplm_mpi.models.outputs.softmax.Softmax.learn`, whose module says where it differs from the page in
+form, not in result).  The letters are those of the legend in :mod:`nplm_mpi.models.network.kernels`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,8 +18,7 @@ from nplm_mpi.config.run import ModelConfig
 from nplm_mpi.machine.aligned import aligned_zeros
 from nplm_mpi.machine.simd import whole_vectors
 from nplm_mpi.models.network import kernels
-from nplm_mpi.models.network.parameters import Parameters
-from nplm_mpi.models.network.rapid import SMALLEST_SCALE, Rapid
+from nplm_mpi.models.network.parameters import SMALLEST_SCALE, Parameters
 from nplm_mpi.models.outputs.layer import Rates
 from nplm_mpi.models.outputs.rows import OneSlice
 from nplm_mpi.models.outputs.softmax import Softmax
@@ -49,6 +49,23 @@ class Workspace:
         return cls(x, a, do, dx)
 
 
+class Faster(Protocol):
+    """Makes updates in another way, to the bit the same, as far as it can; see :mod:`.rapid`.
+
+    Attributes
+    ----------
+    updates_per_call : int
+        How many updates a training should ask of :meth:`Model.updates` at a time.
+    """
+
+    updates_per_call: int
+
+    def updates(
+        self, model: Any, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray, log_p: np.ndarray
+    ) -> int:
+        """The first updates of several; how many were made. ``log_p`` gets those of their examples."""
+
+
 class Model:
     """The network of section 2 on the ranks of ``comm``.
 
@@ -65,7 +82,7 @@ class Model:
         paper's 3 (maximum first).
     over : OneSlice, optional
         Who goes over the own rows of O; this thread if not given.
-    rapid : Rapid, optional
+    rapid : Faster, optional
         Makes updates in compiled code, where it can.
     row : Comm, optional
         The ranks that hold all of O between them: all, unless in a grid.
@@ -98,7 +115,7 @@ class Model:
         decay: float = 0.0,
         collectives: str = "one",
         over: OneSlice | None = None,
-        rapid: Rapid | None = None,
+        rapid: Faster | None = None,
         row: Comm | None = None,
         layer: type[Softmax] = Softmax,
         rule: Rule | None = None,
@@ -144,6 +161,19 @@ class Model:
         """Deal the rows of O anew, the same model as before.  Collective, see :meth:`Softmax.redeal`."""
         self.outputs.redeal(partition)
 
+    def _gradients(self, contexts: np.ndarray, words: np.ndarray, w: Workspace, rates: Rates) -> np.ndarray:
+        """1(a) to 2(b), and of 2(c) the gradients dL/do and dL/dx; no parameter below z changes."""
+        p, z = self.parameters, self.outputs.inputs(len(words))
+        direct, c = p.shape.direct, p.dtype.type(p.scale)
+        # 1(a): x; 1(b): o, a = tanh(o); and z = [1 | a | x]
+        kernels.inputs_of_outputs(p.C, p.H, p.d, contexts, direct, c, w.x, w.a, z)
+        # 1(c): y, p and s of the own units; 1(d): S; 1(e): p / S; 1(f): log p_{w_t};
+        # 2(a): dL/dy, b, W and U; 2(b): dL/dx and dL/da, parts of dL/dz, over all ranks
+        log_p, dz = self.outputs.learn(z, words, contexts[:, 0], rates)
+        # 2(c): dL/do = (1 - a^2) dL/da, dL/dx += H' dL/do, with the old H
+        kernels.hidden_gradient(p.H, w.a, dz, direct, c, w.do, w.dx)
+        return log_p
+
     def update(self, contexts: np.ndarray, words: np.ndarray, rate: float) -> np.ndarray:
         """One step of gradient ascent on the log likelihood of K examples.
 
@@ -168,20 +198,11 @@ class Model:
         (:func:`nplm_mpi.machine.simd.is_few`), else rounded up to whole vector registers.
         """
         p, w, rates = self.parameters, self.workspace(len(words)), self._rates(len(words), rate)
-        log_p = self._gradients(contexts, words, w, rates)  # 1(a) to 2(c): dL/do, dL/dx
-        # 2(c): d, H; 2(d): C
+        # 1(a) to 2(b), and dL/do and dL/dx of 2(c)
+        log_p = self._gradients(contexts, words, w, rates)
+        # 2(c): d += eps dL/do, H += eps dL/do x'; 2(d): C(w_{t-k}) += eps dL/dx(k)
         kernels.ascend(p.C, p.H, p.d, contexts, w.x, w.do, w.dx, rates.biases, rates.weights)
         self._shrink(rates.scale)
-        return log_p
-
-    def _gradients(self, contexts: np.ndarray, words: np.ndarray, w: Workspace, rates: Rates) -> np.ndarray:
-        """Steps 1(a) to 2(b), and of 2(c) the gradients dL/do and dL/dx; no parameter below z changes."""
-        p, z = self.parameters, self.outputs.inputs(len(words))
-        direct, c = p.shape.direct, p.dtype.type(p.scale)
-        kernels.inputs_of_outputs(p.C, p.H, p.d, contexts, direct, c, w.x, w.a, z)  # 1(a), 1(b)
-        # 1(c) y, p and s of the own units, 1(d) S, 1(e), 1(f), 2(a) b, U and W, 2(b) dL/da and dL/dx
-        log_p, dz = self.outputs.learn(z, words, contexts[:, 0], rates)
-        kernels.hidden_gradient(p.H, w.a, dz, direct, c, w.do, w.dx)  # 2(c): dL/do, dL/dx
         return log_p
 
     def updates(self, contexts: np.ndarray, words: np.ndarray, rates: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from nplm_mpi.models.network import kernels
 from nplm_mpi.models.network.model import Model
 from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.optimizers import MOMENTS, Step, take
-from nplm_mpi.models.outputs import step_kernels
+from nplm_mpi.models.outputs.kernels import steps as step_kernels
 from nplm_mpi.models.outputs.rows import OneSlice
 from nplm_mpi.models.outputs.softmax import Softmax
 from nplm_mpi.models.outputs.steps import Optimized

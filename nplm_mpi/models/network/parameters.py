@@ -15,6 +15,8 @@ from nplm_mpi.models.partition import AnyPartition
 BLOCK = 4096
 # Which random stream belongs to which tensor.
 STREAMS = {"C": 0, "H": 1, "O": 2, "v": 3, "d": 4}
+# Weights are multiplied out when their common scale has shrunk to this.
+SMALLEST_SCALE = 0.5
 # Output weights start so near to zero: what is random in them is noise that rare words never lose.
 SMALL = 0.01
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from nplm_mpi.models.network import score_kernels
+from nplm_mpi.models.network.kernels import scores as score_kernels
 from nplm_mpi.models.outputs import kernels
 from nplm_mpi.models.outputs.softmax import RANGE_OF_S
 

@@ -28,8 +28,8 @@ import numpy as np
 
 from nplm_mpi.machine.aligned import aligned_rows
 from nplm_mpi.models.energy import kernels as energy_kernels
+from nplm_mpi.models.energy.kernels.tiles import tile_rows
 from nplm_mpi.models.energy.model import EnergyModel
-from nplm_mpi.models.energy.tiles import tile_rows
 from nplm_mpi.models.interface import AnyModel
 from nplm_mpi.models.network import kernels
 from nplm_mpi.models.network.model import Model

@@ -143,13 +143,14 @@ class Softmax:
             self._find_maximum(w.z, w.Q)
         else:
             w.Q.fill(self.Q)
-        good, mean = self._forward(w, own_words)  # 1(c) to 1(f)
+        good, mean = self._forward(w, own_words)  # 1(c) to 1(f), and dL/dz
         if not good:
             self._find_maximum(w.z, w.Q)
             _, mean = self._forward(w, own_words)
         self.Q = mean
-        finish = self.row.start_allreduce_sum(w.dz) if self.schedule != "one" else None  # 2(b)
-        self.rule.defer(w.sums, w.z, own_words, step, w.step)  # 2(a)
+        # 2(a): b, U and W get their step, while with "two" and "paper" dL/dz is summed: 2(b)
+        finish = self.row.start_allreduce_sum(w.dz) if self.schedule != "one" else None
+        self.rule.defer(w.sums, w.z, own_words, step, w.step)
         if finish:
             finish()
         return w.log_p, w.dz

@@ -12,7 +12,8 @@ import numpy as np
 from nplm_mpi.machine.aligned import aligned_rows, aligned_zeros
 from nplm_mpi.machine.simd import example_columns, whole_vectors
 from nplm_mpi.models.optimizers import Step
-from nplm_mpi.models.outputs import kernels, step_kernels
+from nplm_mpi.models.outputs import kernels
+from nplm_mpi.models.outputs.kernels import steps as step_kernels
 from nplm_mpi.models.outputs.layer import Rates
 from nplm_mpi.models.outputs.rows import Rows
 

@@ -2,33 +2,39 @@
 
 Legend (the paper's letters, the same in every function; also of :mod:`nplm_mpi.models.outputs.kernels`)
 
-====== ====================== ==================================================
-K                             examples of the update
-V      rows of O              output words of this rank (V_i in the paper)
-n m h                         order, features per word, hidden units
-D                             columns of O: 1 + h, + (n-1)m with direct connections
-C      all words x m          word features
-H d    h x (n-1)m, h          hidden layer weights and biases
-O      V x D                  this rank's rows of [b | U | W]
-x a    (n-1)m x K, h x K      features of the contexts, hidden activations
-z      D x K                  [1 | a | x], what the output units see
-E      V x K                  exp(y - Q) of the own output units; after an update
-                              what its step takes of each row, S (p - 1[j = w_t])
-Q      K                      any number near max y, the same on all ranks
-S      K                      sum of exp(y - Q) over all words
-sums   2 x K                  s, this rank's share of S, and y of the target word
-                              where its owner is; over all ranks once added up
-N      D x K                  sum_j E_j O_j over the own rows, then over all words
-R      D x K                  O of the target word, from its owner
-dz     D x K                  dL/dz = R - N / S; its parts are dL/da and W's of dL/dx
-step   K x D                  a row per example: O += E step is the ascent
-do dx  h x K, (n-1)m x K      dL/do, dL/dx
-c                             common scale of the weights, see below
-====== ====================== ==================================================
+=========== ====================== ==================================================
+K                                  examples of the update
+V           rows of O              output words of this rank (V_i in the paper)
+n m h                              order, features per word, hidden units
+D                                  columns of O: 1 + h, + (n-1)m with direct connections
+C           all words x m          word features
+H d         h x (n-1)m, h          hidden layer weights and biases
+O           V x D                  this rank's rows of [b | U | W]
+contexts    K x (n-1)              the words before the one to predict, the nearest first
+words       K                      the words to predict, w_t
+x a         (n-1)m x K, h x K      features of the contexts, hidden activations
+z           D x K                  [1 | a | x], what the output units see
+y           V x K                  O z, in registers only: b + U a + W x
+Q           K                      any number near max y, the same on all ranks
+E           V x K                  exp(y - Q) of the own output units; after an update
+                                   what its step takes of each row, S (p - 1[j = w_t])
+S           K                      sum of exp(y - Q) over all words; p = exp(y - Q) / S
+sums        2 x K                  s, this rank's share of S, and y of the target word
+                                   where its owner is; over all ranks once added up
+N           D x K                  sum_j E_j O_j over the own rows, then over all words
+R           D x K                  O of the target word, from its owner
+payload     2 + 2D x K             sums, N and R side by side: what an Allreduce carries
+log_p       K                      log P(w_t | context)
+dz          D x K                  dL/dz = R - N / S; its parts are dL/da and W's of dL/dx
+step        K x D                  a row per example: O += E step is the ascent
+pending     as step                the last update's step, while O has yet to take it
+do dx       h x K, (n-1)m x K      dL/do, dL/dx
+c                                  common scale of the weights, see below
+=========== ====================== ==================================================
 
-An example is a column.  Rows of O, and unless examples are few (:func:`nplm_mpi.machine.simd.is_few`)
-the rows of all arrays with a column per example, are padded to whole vector registers;
-what stands in the padding is finite and of no consequence.  So are, among few, the columns
+An example is a column (of contexts and step a row).  Rows of O, and unless examples are few
+(:func:`nplm_mpi.machine.simd.is_few`) the rows of all arrays with a column per example, are padded to whole
+vector registers; what stands in the padding is finite and of no consequence.  So are, among few, the columns
 of the examples that an update has less than the model's largest.
 
 Weight decay shrinks every weight (C, H, U, W; not b and d) by the same factor at

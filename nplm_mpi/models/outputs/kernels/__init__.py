@@ -1,7 +1,7 @@
 """From z to probabilities and gradients: the arithmetic of the own output units.
 
 The letters are those of the legend in :mod:`nplm_mpi.models.network.kernels`.  Here steps are plain ascent,
-which a pass over the rows makes on its way; :mod:`.step_kernels` has those of other optimizers.
+which a pass over the rows makes on its way; :mod:`.steps` has those of other optimizers.
 
 No function here communicates, reads files or knows configuration.
 """

@@ -38,7 +38,7 @@ from nplm_mpi.machine.fast_exp import exp
 from nplm_mpi.machine.jit import njit, options, options_for_sums
 from nplm_mpi.machine.microkernels import add_product
 from nplm_mpi.machine.simd import VECTOR_BYTES, use_full_registers
-from nplm_mpi.models.energy.tiles import (
+from nplm_mpi.models.energy.kernels.tiles import (
     TILE_VECTORS,
     backward_products,
     backward_sums,
