@@ -15,6 +15,7 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser, build_config, words_of_text
+from nplm_mpi.config.corpus import MIN_COUNT
 from tests.helpers.commands import main_of
 from tests.helpers.mpi import ROOT
 
@@ -128,7 +129,9 @@ def test_help_tells_what_a_run_without_options_does(
             found = re.search(
                 rf"^ +--{flag}[ ,][^\n]*(?:\n {{20,}}[^\n]*)?\(default: ([^()]*)\)$", text, re.MULTILINE
             )
-            if found and value not in ("", ()) and option != "corpus":
+            if option == "min_count":
+                assert found and found[1].startswith(f"{MIN_COUNT}; 1 with --lines"), found
+            elif found and value not in ("", ()) and option != "corpus":
                 shown = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
                 assert found[1] == (f"{shown:g}" if isinstance(shown, float) else str(shown)), option
                 told += 1
