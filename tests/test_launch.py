@@ -15,7 +15,7 @@ import pytest
 from tests.helpers.mpi import AS_ROOT, LAUNCHERS, ONE_THREAD, ROOT, Finished, launch
 
 LAUNCH = ROOT / "launch"
-SCRIPTS = ["local.sh", "slurm.sbatch", "pbs.sh"]
+SCRIPTS = ["local.sh", "slurm.sbatch", "pbs.sh", "flux.sh"]
 # Clusters have old ones: NPLM_TEST_BASH names another to run the scripts with, such as bash 4.2.
 BASH = os.environ.get("NPLM_TEST_BASH", "bash")
 
