@@ -1,4 +1,4 @@
-"""A time limit for every test, and hypothesis settled so that a run repeats."""
+"""A time limit for every test, hypothesis settled so that a run repeats, and the quick part."""
 
 import os
 import signal
@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.helpers.mpi import Launcher
+
 TIME_LIMIT = 300.0
+# The files of ``pytest -m quick``: under a minute together, and no ranks are started.
+QUICK = (
+    "aligned", "config_files", "corpus_builtin", "corpus_contexts", "corpus_text", "corpus_vocabulary",
+    "display", "examples", "house", "mixture", "nbest", "ngram_classes", "ngram_exchange",
+    "ngram_interpolated", "ngram_kneser_ney", "ngram_storage", "oracle", "release", "vectors",
+)  # fmt: skip
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("dev", deadline=None)
@@ -20,6 +28,25 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", f"time_limit(seconds): fail the test after so long (default {TIME_LIMIT:.0f} s)"
     )
+    config.addinivalue_line("markers", "quick: of the part that takes under a minute and starts no ranks")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick part."""
+    for item in items:
+        if item.path.stem.removeprefix("test_") in QUICK:
+            item.add_marker("quick")
+
+
+@pytest.fixture(autouse=True)
+def no_ranks_in_the_quick_part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quick test that starts ranks fails."""
+
+    def refuse(*arguments: object) -> None:
+        pytest.fail("a test of the quick part starts ranks: see QUICK in tests/conftest.py")
+
+    if request.node.get_closest_marker("quick"):
+        monkeypatch.setattr(Launcher, "command", refuse)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -50,10 +50,11 @@ COMMANDS = {"reproduce"} | {path.stem for path in PACKAGE.glob("*.py")} - {"__in
 
 
 @cache
-def imports(path: Path) -> frozenset[str]:
-    """Every module that a file imports, wherever in it, as a dotted name."""
+def imports(path: Path, at_once: bool = False) -> frozenset[str]:
+    """Every module that a file imports, wherever in it or at once, as a dotted name."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body if at_once else ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -154,6 +155,34 @@ def test_above_the_models_no_file_names_a_kind_of_model() -> None:
     below = {"models", "config", "machine", "base", "corpus"}
     above = [path for path in FILES if room_of(path) not in below]
     assert not {inside(path): names for path in above if (names := names_of_kinds(path))}
+
+
+def all_that_comes_with(path: Path) -> set[str]:
+    """Places in the package of a file and of all that it imports at once, directly or not."""
+    found, waiting = set(), [path]
+    while waiting:
+        path = waiting.pop()
+        if inside(path) in found:
+            continue
+        found.add(inside(path))
+        for name in imports(path, at_once=True):
+            place = ROOT / name.replace(".", "/")
+            for base in (place, place.parent):
+                modules = base.with_suffix(".py"), base / "__init__.py"
+                waiting += [module for module in modules if module.is_file() and PACKAGE in module.parents]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_scores_knows_nothing_that_updates(kind: str) -> None:
+    found = all_that_comes_with(PACKAGE / "models" / kind / "scorer.py")
+    assert f"models/{kind}/kernels/__init__.py" in found or f"models/{kind}/kernels.py" in found
+    assert not {place for place in found if place.endswith(("model.py", "rapid.py"))}
+
+
+def test_the_model_and_its_fast_updates_do_not_import_each_other() -> None:
+    network = PACKAGE / "models" / "network"
+    assert "models/network/rapid.py" not in all_that_comes_with(network / "model.py")
 
 
 def test_only_one_module_imports_the_mpi_library() -> None:

@@ -9,7 +9,8 @@ import psutil
 import pytest
 from _pytest.outcomes import Failed
 
-from tests.helpers.mpi import LAUNCHERS, MARK, mpi_command, mpi_run
+from tests.conftest import QUICK
+from tests.helpers.mpi import LAUNCHERS, MARK, ROOT, mpi_command, mpi_run
 
 EVERY_MPI = pytest.mark.parametrize("launcher", LAUNCHERS)
 
@@ -85,3 +86,15 @@ def test_a_command_returns_its_exit_code_and_both_outputs():
 def test_a_test_that_takes_too_long_fails():
     with pytest.raises(Failed, match="longer than its time limit of 1 s"):
         time.sleep(30)
+
+
+def test_the_quick_part_names_files_that_are_there(request: pytest.FixtureRequest) -> None:
+    for name in QUICK:
+        assert (ROOT / "tests" / f"test_{name}.py").exists(), name
+    assert request.node.get_closest_marker("quick") is None
+
+
+@pytest.mark.quick
+def test_a_quick_test_that_starts_ranks_fails() -> None:
+    with pytest.raises(Failed, match="starts ranks"):
+        mpi_run(2, print)
