@@ -3,10 +3,8 @@
 import argparse
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
@@ -19,6 +17,7 @@ from nplm_mpi.config.corpus import CorpusConfig, check_encoding
 if TYPE_CHECKING:
     from nplm_mpi.corpus import Corpus
     from nplm_mpi.scoring.predictors import Mixed, Predictor
+    from nplm_mpi.scoring.texts import Pieces, Tokens
 
 EXAMPLES = """
 python -m nplm_mpi.evaluate --model demo --corpus other.txt
@@ -36,6 +35,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     with same_on_all_ranks():
         arguments = parse(argv)
     from nplm_mpi.scoring.predictors import Mixed, open_predictor
+    from nplm_mpi.scoring.texts import Text
 
     files = [arguments.model, *arguments.mix_with]
     predictors = [open_predictor(file, comm) for file in files]
@@ -44,21 +44,17 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         trained_on = training_corpus(predictors, arguments)
     if comm.is_root:
         cli.show_notes(f"{p.path}: {note}" for p in predictors for note in p.notes)
-    about, tokens, (start, stop), oov = comm.on_root(read_text, arguments, trained_on, mixed)
+    text = Text(comm, lambda: find_text(arguments, trained_on, mixed))
     if mixed.must_learn:
-        corpus = comm.on_root(load_training_text, trained_on, mixed.lead)
-        with same_on_all_ranks():
-            mixed.learn(corpus)
-    if arguments.split == "train" and predictors[0].vocabulary.bos is None:
-        start = min(max(start, mixed.skipped), stop)
-    result = mixed.score(tokens, start, stop)
+        mixed.learn(Text(comm, lambda: validation_part(trained_on, mixed.lead)))
+    result = mixed.score(text)
     summary = {
         "perplexity": perplexity(result.mixed, result.tokens),
         "perplexity_without_oov": perplexity(result.known, result.known_tokens),
         "log10_probability": result.mixed / math.log(10) if result.mixed > -math.inf else None,
         "tokens": result.tokens,
-        "oov": oov,
-        "text": about,
+        "oov": result.tokens - result.known_tokens,
+        "text": text.about,
         "model": arguments.model,
     }
     if arguments.mix_with:
@@ -172,15 +168,13 @@ def training_corpus(predictors: Sequence["Predictor"], arguments: argparse.Names
     return CorpusConfig(("",))
 
 
-def read_text(
+def find_text(
     arguments: argparse.Namespace, trained_on: CorpusConfig, mixed: "Mixed"
-) -> tuple[str, np.ndarray, tuple[int, int], int]:
-    """What to evaluate on: a description, tokens, their range, and how many are unknown words.
-
-    The tokens are as the mixture's leading model numbers its words.
-    """
-    from nplm_mpi.corpus import encode_corpus
+) -> tuple[str, "Pieces"]:
+    """What to evaluate on: a description, and its tokens as the mixture's leading model numbers its words."""
+    from nplm_mpi.corpus import stream_corpus
     from nplm_mpi.corpus.treatment import Treatment
+    from nplm_mpi.scoring.texts import part_of, refuse_unknown, regrouped
 
     vocabulary = mixed.lead.vocabulary
     asked = tuple(getattr(arguments, "corpus", ()))
@@ -191,22 +185,29 @@ def read_text(
         part = arguments.split or "test"
         corpus.part(part)
         start, stop = corpus.parts[part]
-        known = corpus.tokens[start:stop]
-        oov = 0 if vocabulary.unk is None else int(np.count_nonzero(known == vocabulary.unk))
+        if part == "train" and vocabulary.bos is None:
+            start = min(max(start, mixed.skipped), stop)
         own_file = {"valid": trained_on.valid, "test": trained_on.test}.get(part)
         about = " ".join(own_file) if own_file else f"{corpus.name}, {part}"
-        return about, corpus.tokens, (start, stop), oov
+        return about, part_of(corpus.tokens, start, stop)
     if arguments.split:
         raise UserError(f"--split: the model was trained on {' '.join(trained_on.corpus)}, not on {shown}")
-    tokens, _ = encode_corpus(asked, vocabulary, Treatment.of(trained_on), encoding)
-    unknown = -1 if vocabulary.unk is None else vocabulary.unk
-    oov = int(np.count_nonzero(tokens == unknown))
-    if oov and vocabulary.unk is None and not (mixed.lead.knows_unknown and not arguments.mix_with):
-        raise UserError(
-            f"--corpus {shown}: {oov:,} words are not in the model's vocabulary, which has no symbol for "
-            "them; train the model with --min-count 2 or more"
-        )
-    return shown, tokens, (0, len(tokens)), oov
+
+    def read() -> "Iterator[Tokens]":
+        return stream_corpus(asked, vocabulary, Treatment.of(trained_on), encoding)
+
+    if vocabulary.unk is None and not (mixed.lead.knows_unknown and not arguments.mix_with):
+        refuse_unknown(read(), shown)
+    return shown, regrouped(read())
+
+
+def validation_part(trained_on: CorpusConfig, owner: "Predictor") -> tuple[str, "Pieces"]:
+    """What weights are learned on."""
+    from nplm_mpi.scoring.texts import part_of
+
+    corpus = load_training_text(trained_on, owner)
+    corpus.part("valid")
+    return f"{corpus.name}, valid", part_of(corpus.tokens, *corpus.parts["valid"])
 
 
 def is_training_text(

@@ -10,6 +10,7 @@ from nplm_mpi.corpus.encoding import (
     encode_files,
     encode_lines,
     lines_of,
+    stream_corpus,
 )
 from nplm_mpi.corpus.prepared import Corpus, check_long_enough, load, open_prepared, prepare
 from nplm_mpi.corpus.text import iter_lines, tokenise
@@ -33,5 +34,6 @@ __all__ = [
     "load",
     "open_prepared",
     "prepare",
+    "stream_corpus",
     "tokenise",
 ]

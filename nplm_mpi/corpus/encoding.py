@@ -7,6 +7,7 @@ vocabulary has none; such a word has probability zero), and so do literal ``<unk
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -164,30 +165,69 @@ def encode_corpus(
     Read as a stream, as sentences or lines, as the vocabulary was. Parameters, results and exceptions
     as for :func:`encode_files`; also a :class:`UserError` for an unknown name.
     """
+    unknown: Counter[str] = Counter()
+    return np.concatenate(list(stream_corpus(names, vocabulary, treatment, encoding, unknown))), unknown
+
+
+def stream_corpus(
+    names: Sequence[str],
+    vocabulary: Vocabulary,
+    treatment: Treatment | str = PLAIN,
+    encoding: str = "utf-8",
+    unknown: Counter[str] | None = None,
+) -> Iterator[np.ndarray]:
+    """:func:`encode_corpus` block by block; see :func:`encode_pieces`."""
     source = find_source((names,) if isinstance(names, str) else tuple(names), encoding)
     text = vocabulary.text
-    return encode_blocks(source.blocks(text == "sentences"), vocabulary, text, treatment, source.origin)
+    blocks = source.blocks(text == "sentences")
+    return encode_pieces(blocks, vocabulary, text, treatment, source.origin, unknown)
 
 
 def encode_blocks(
     blocks: Iterable[Block], vocabulary: Vocabulary, text: str, treatment: Treatment | str, name: str
 ) -> tuple[np.ndarray, Counter[str]]:
     """:func:`encode_files` on any blocks; ``name`` is for messages."""
+    unknown: Counter[str] = Counter()
+    pieces = list(encode_pieces(blocks, vocabulary, text, treatment, name, unknown))
+    return np.concatenate(pieces), unknown
+
+
+def encode_pieces(
+    blocks: Iterable[Block],
+    vocabulary: Vocabulary,
+    text: str,
+    treatment: Treatment | str,
+    name: str,
+    unknown: Counter[str] | None = None,
+) -> Iterator[np.ndarray]:
+    """:func:`encode_blocks` block by block, so that the text is never in memory as a whole.
+
+    Parameters
+    ----------
+    unknown : Counter, optional
+        Grows by the out-of-vocabulary words.
+
+    Yields
+    ------
+    ndarray of int32, shape (number of tokens in the block,)
+    """
     if text != "stream" and text != vocabulary.text:
         raise ValueError(f"a vocabulary of a text read as {vocabulary.text} cannot encode {text}")
-    numbers = WordNumbers()
-    found = list(number_words(blocks, numbers, text != "stream", blank=text == "lines"))
+    numbers, encoder = WordNumbers(), Encoder(vocabulary, treatment)
+    end = -1 if text == "stream" or vocabulary.end is None else vocabulary.end
+    ids = np.array([end], np.int32)  # of a line's end and all words numbered so far
+    strange: dict[int, str] = {}
+    for words in number_words(blocks, numbers, text != "stream", blank=text == "lines"):
+        new = list(islice(reversed(numbers), len(numbers) - len(ids)))
+        found = [encoder(word.decode("utf-8")) for word in reversed(new)]
+        for number, (word, (_, known)) in enumerate(zip(reversed(new), found, strict=True), len(ids)):
+            if not known:
+                strange[number] = word.decode("utf-8")
+        ids = np.append(ids, np.array([i for i, _ in found], np.int32))
+        if unknown is not None and strange:
+            for number, times in zip(*np.unique(words, return_counts=True), strict=True):
+                if number in strange:
+                    unknown[strange[number]] += int(times)
+        yield ids[words]
     if len(numbers) == 1:
         raise UserError(f"{name}: holds no word (an empty file or blank lines only)")
-    words = np.concatenate(found)
-    counts = np.bincount(words, minlength=len(numbers))
-    encoder = Encoder(vocabulary, treatment)
-    table = np.empty(len(numbers), np.int32)
-    unknown: Counter[str] = Counter()
-    for i, word in enumerate(numbers.words()):
-        table[i], known = encoder(word)
-        if not known and i > 0:
-            unknown[word] = int(counts[i])
-    if text != "stream" and vocabulary.end is not None:
-        table[0] = vocabulary.end
-    return table[words], unknown

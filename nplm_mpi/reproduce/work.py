@@ -37,7 +37,7 @@ from nplm_mpi.ngram import (
 from nplm_mpi.ngram.storage import load, save
 from nplm_mpi.reproduce.rows import OURS, SETTINGS, Row
 from nplm_mpi.scoring.mixture import Mixture, fixed, learn
-from nplm_mpi.scoring.predictors import Model, chunks
+from nplm_mpi.scoring.predictors import Model
 
 CHECKPOINTS = "3m"  # what an interruption costs at most
 
@@ -166,8 +166,7 @@ class Work:
         for part, (start, stop) in self.corpus.parts.items():
             if part == "train" and self.corpus.text != "sentences":
                 start = max(start, row.order - 1)
-            pieces = [network.log_probs(self.corpus.tokens, lo, hi) for lo, hi in chunks(start, stop)]
-            scores[part] = np.concatenate([np.zeros(0), *pieces])
+            scores[part] = network.log_probs(self.corpus.tokens, start, stop)
         return self.comm.on_root(self._finish_network, row, run, scores)
 
     def _prepare_run(self, row: Row, run: Path) -> None:

@@ -1,7 +1,7 @@
 """Networks and n-grams behind one face, so that they can be evaluated and mixed alike."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,14 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.config.options import build_section
-from nplm_mpi.corpus import Corpus, Vocabulary
+from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.corpus.examples import Examples
 from nplm_mpi.ngram import frequency_bins, is_arpa_file, is_ngram_file, load, score_range
 from nplm_mpi.scoring.evaluation import token_log_probs
 from nplm_mpi.scoring.mixture import Mixture, fixed, learn, renumbering
+from nplm_mpi.scoring.texts import Piece, Text
 from nplm_mpi.storage.model_file import open_dealt
 from nplm_mpi.storage.named import model_file
-
-CHUNK = 1 << 20  # tokens whose probabilities are held at a time
 
 Floats = NDArray[np.float64]
 
@@ -73,16 +72,27 @@ class Ngram:
 
     def log_probs(self, tokens: np.ndarray, start: int, stop: int) -> Floats:
         """Natural log probabilities of ``tokens[start:stop]``, on all ranks. Collective."""
-        return self.comm.on_root(lambda: score_range(self.model, tokens, start, stop))
+        scores = np.empty(stop - start)
+
+        def find() -> None:
+            scores[:] = score_range(self.model, tokens, start, stop)
+
+        self.comm.on_root(find)
+        self.comm.bcast_array(scores)
+        return scores
 
     def bins(self, tokens: np.ndarray, start: int, stop: int) -> NDArray[np.int64]:
         """Frequency bin of each token's context (section 4.1), on all ranks. Collective."""
 
-        def find() -> NDArray[np.int64]:
-            counts = self.model.context_counts(tokens, np.arange(start, stop))
-            return frequency_bins(counts, self.model.details["train_tokens"])
+        found = np.empty(stop - start, np.int64)
 
-        return self.comm.on_root(find)
+        def find() -> None:
+            counts = self.model.context_counts(tokens, np.arange(start, stop))
+            found[:] = frequency_bins(counts, self.model.details["train_tokens"])
+
+        self.comm.on_root(find)
+        self.comm.bcast_array(found)
+        return found
 
 
 Predictor = Model | Ngram
@@ -146,8 +156,6 @@ class Mixed:
         self._tables = [
             renumbering(self.lead.vocabulary, p.vocabulary, (self.lead.path, p.path)) for p in self.predictors
         ]
-        self._text: NDArray | None = None
-        self._texts: list[NDArray] = []
         if len(self.predictors) == 1:
             return
         others = self.predictors[1:]
@@ -174,45 +182,48 @@ class Mixed:
         """Whether :meth:`learn` has to come before :meth:`score`."""
         return len(self.predictors) > 1 and self.mixture is None
 
-    def learn(self, corpus: Corpus) -> None:
-        """Learn the weights on the validation part. Collective."""
-        corpus.part("valid")
-        start, stop = corpus.parts["valid"]
-        self.mixture, _ = learn(*self._said(corpus.tokens, start, stop))
+    @property
+    def reach(self) -> int:
+        """How many tokens before a word the models look back to."""
+        return max(p.order for p in self.predictors) - 1
+
+    def learn(self, text: Text) -> None:
+        """Learn the weights on a text, the validation part. Collective."""
+        said, bins = zip(*(self._said(piece) for piece in text.pieces(self.reach)), strict=True)
+        every_bin = None if self.counter is None else np.concatenate(bins)
+        self.mixture, _ = learn(np.concatenate(said, axis=1), every_bin)
 
     @property
     def skipped(self) -> int:
         """Tokens at the beginning of a stream's training part that some model was not trained on."""
         return max(p.skipped for p in self.predictors)
 
-    def _said(
-        self, tokens: np.ndarray, start: int, stop: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
-        """Each model's log probabilities of ``tokens[start:stop]``, and bins if they matter. Collective."""
-        if tokens is not self._text:  # as each model numbers the words, once for all pieces of a text
-            self._text = tokens
-            self._texts = [tokens if table is None else table[tokens] for table in self._tables]
-        models = list(zip(self.predictors, self._texts, strict=True))
+    def _said(self, piece: Piece) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
+        """Each model's log probabilities of a piece's tokens, and bins if they matter. Collective."""
+        texts = [piece.tokens if table is None else table[piece.tokens] for table in self._tables]
+        models = list(zip(self.predictors, texts, strict=True))
+        stop = len(piece.tokens)
         bins = None
         if self.counter is not None:
             counter, text = models[self.counter]
             assert isinstance(counter, Ngram)
-            bins = counter.bins(text, start, stop)
-        return np.stack([p.log_probs(text, start, stop) for p, text in models]), bins
+            bins = counter.bins(text, piece.start, stop)
+        return np.stack([p.log_probs(text, piece.start, stop) for p, text in models]), bins
 
-    def score(self, tokens: np.ndarray, start: int, stop: int) -> Scores:
-        """Log likelihoods of ``tokens[start:stop]``. Collective."""
+    def score(self, text: Text) -> Scores:
+        """Log likelihoods of a text, which is read once. Collective."""
         unk = self.lead.vocabulary.unk
         alone, total, known = np.zeros(len(self.predictors)), 0.0, 0.0
-        known_tokens = 0
-        for lo, hi in chunks(start, stop):
-            log_probs, bins = self._said(tokens, lo, hi)
+        tokens = known_tokens = 0
+        for piece in text.pieces(self.reach):
+            log_probs, bins = self._said(piece)
             alone += log_probs.sum(axis=1)
             mixed = log_probs[0] if self.mixture is None else self.mixture.log_prob(log_probs, bins)
             total += float(mixed.sum())
-            inside = np.asarray(tokens[lo:hi]) != (-1 if unk is None else unk)
-            known_tokens, known = known_tokens + int(inside.sum()), known + float(mixed[inside].sum())
-        return Scores(stop - start, alone.tolist(), total, known_tokens, known)
+            inside = piece.tokens[piece.start :] != (-1 if unk is None else unk)
+            tokens, known_tokens = tokens + len(inside), known_tokens + int(inside.sum())
+            known += float(mixed[inside].sum())
+        return Scores(tokens, alone.tolist(), total, known_tokens, known)
 
     def weights(self) -> list[Any]:
         """The first model's weight: one number, or one for each frequency bin; of more models, all."""
@@ -220,9 +231,3 @@ class Mixed:
             return []
         every = self.mixture.weights.T.tolist()
         return every[0] if len(every) == 2 else every
-
-
-def chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The range in pieces of :data:`CHUNK`."""
-    for lo in range(start, stop, CHUNK):
-        yield lo, min(lo + CHUNK, stop)
