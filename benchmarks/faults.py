@@ -1,6 +1,6 @@
 """A fault campaign: runs killed at random moments, damaged and forged files, full disks.
 
-    python -m benchmarks.faults --kills 200 --files 1000 --out benchmarks/results/faults.json
+    python -m benchmarks.faults --kills 400 --files 1500 --out benchmarks/results/faults.json
 
 Every killed run is resumed to its end and compared, bit for bit, with the same run left alone;
 most kills fall on a file system made slow, so that many hit a half-written file.  To include Open
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,30 +36,40 @@ from nplm_mpi.models.kinds import configure
 from nplm_mpi.storage import safe_hdf5
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.saving import SaveError, Sliced, Whole, latest_good, open_model
-from tests.helpers.faults import Tally, corrupted, kill_and_resume, uninterrupted
+from tests.helpers.faults import MODELS, Tally, corrupted, kill_and_resume, uninterrupted
 from tests.test_disks import FULL, WRITERS, failing
 
+PARTS = ("damaged_files", "forged_files", "full_disks", "disk_errors", "kills")
 PER_RUN = 10
 """Kills of one run before it is resumed to its end."""
+COMPILING = 60.0
+"""Seconds within which a run with empty caches is killed."""
 
 
 def campaign_of_kills(
     folder: Path, kills: int, minutes: float, seed: int, launchers: list[str]
 ) -> dict[str, Any]:
-    """Kill ``kills`` times or for so long, in turn on each launcher and with 1 to 4 ranks."""
+    """Kill ``kills`` times or for so long: every model in turn, each launcher, 1 to 4 ranks.
+
+    One run in nine begins with empty caches, and is killed mostly while it compiles.
+    """
     dice, tally, whole = random.Random(seed), Tally(), {}
     places = [(launcher, ranks) for ranks in (2, 3, 1, 4) for launcher in launchers]
+    models = list(MODELS)
     started = time.monotonic()
     while tally.kills < kills and time.monotonic() - started < 60 * minutes:
         launcher, ranks = places[tally.runs % len(places)]
-        reference = folder / f"whole-{launcher}-{ranks}"
-        if (launcher, ranks) not in whole:
-            whole[launcher, ranks] = uninterrupted(reference, launcher, ranks)
-        span = 1.0 + 0.8 * whole[launcher, ranks]
+        model = models[tally.runs % len(models)]
+        empty = tally.runs % 9 == 3
+        case = launcher, ranks, model
+        reference = folder / "whole" / "-".join(map(str, case))
+        if case not in whole:
+            whole[case] = uninterrupted(reference, *case)
+        span = COMPILING if empty else 1.0 + 0.8 * whole[case]
         slow = dice.choice([0.0, 0.05, 0.1, 0.15])
-        count = min(PER_RUN, kills - tally.kills)
+        count = min(PER_RUN // 2 if empty else PER_RUN, kills - tally.kills)
         run = folder / f"run-{tally.runs}"
-        kill_and_resume(reference, run, launcher, ranks, count, span, slow, tally, dice)
+        kill_and_resume(reference, run, launcher, ranks, count, span, slow, tally, dice, model, empty)
         print(f"{time.monotonic() - started:6.0f} s  {tally}", file=sys.stderr, flush=True)
     return {**asdict(tally), "launchers": launchers, "seconds": time.monotonic() - started}
 
@@ -210,43 +221,51 @@ def campaign_of_disk_errors(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the campaign."""
+    """Run the campaigns."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=400)
     parser.add_argument("--minutes", type=float, default=60, help="begin no more killed runs after so long")
-    parser.add_argument("--files", type=int, default=1000, help="damaged ones, and as many forged")
+    parser.add_argument("--files", type=int, default=1500, help="damaged ones, and as many forged")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="campaigns to run")
+    parser.add_argument("--out", type=Path, help="JSON file for the figures; those of other campaigns stay")
     arguments = parser.parse_args()
     launchers = ["default", *(["openmpi"] if os.environ.get("NPLM_TEST_OPENMPI") else [])]
     folder = Path(tempfile.mkdtemp(prefix="nplm-faults-"))
     files, seed = arguments.files, arguments.seed
-    figures = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
-        "command": f"python -m benchmarks.faults --kills {arguments.kills} --files {files} --seed {seed}",
+    campaigns: dict[str, Callable[[], dict[str, Any]]] = {
+        "damaged_files": lambda: campaign_of_files(folder, files, seed, "damaged"),
+        "forged_files": lambda: campaign_of_files(folder, files, seed, "forged"),
+        "full_disks": lambda: campaign_of_disks(folder, seed),
+        "disk_errors": lambda: campaign_of_disk_errors(folder),
+        "kills": lambda: campaign_of_kills(folder, arguments.kills, arguments.minutes, seed, launchers),
+    }
+    figures = json.loads(arguments.out.read_text()) if arguments.out and arguments.out.exists() else {}
+    figures |= {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "versions": f"Python {platform.python_version()}, h5py {h5py.__version__}, NumPy {np.__version__}",
-        "damaged_files": campaign_of_files(folder, files, seed, "damaged"),
-        "forged_files": campaign_of_files(folder, files, seed, "forged"),
-        "full_disks": campaign_of_disks(folder, seed),
-        "disk_errors": campaign_of_disk_errors(folder),
-        "kills": campaign_of_kills(folder, arguments.kills, arguments.minutes, seed, launchers),
     }
-    text = json.dumps(figures, indent=2)
-    print(text)
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(text + "\n", encoding="utf-8")
-    clean = not figures["kills"]["complaints"] and not any(
-        figures[part].get("unexpected")
-        for part in ("damaged_files", "forged_files", "full_disks", "disk_errors")
-    )
-    if clean:
-        shutil.rmtree(folder)
-    else:
+    wrong = False
+    for name in arguments.only:
+        size = {"kills": f" --kills {arguments.kills}"}.get(
+            name, f" --files {files}" * name.endswith("files")
+        )
+        found = {
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
+            "command": f"python -m benchmarks.faults --only {name}{size} --seed {seed}",
+            **campaigns[name](),
+        }
+        figures[name] = found
+        wrong |= bool(found.get("unexpected") or found.get("complaints"))
+        print(json.dumps({name: found}, indent=2), flush=True)
+        if arguments.out:
+            arguments.out.parent.mkdir(parents=True, exist_ok=True)
+            arguments.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if wrong:
         sys.exit(f"not everything went well; what is left is in {folder}")
+    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,23 +22,25 @@ from nplm_mpi.storage.saving import open_model
 from tests.helpers.mpi import AS_ROOT, LAUNCHERS, MARK, ONE_THREAD, ROOT
 
 TEXT = str(ROOT / "tests" / "data" / "H15_vocab17.txt")
-OPTIONS = [
+COMMON = (
     *("--corpus", TEXT, "--min-count", "0", "--split", "450,100,53", "--preset", "small"),
-    *(
-        "--order",
-        "3",
-        "--features",
-        "5",
-        "--hidden",
-        "6",
-        "--direct",
-        "--lr",
-        "0.1",
-        "--weight-decay",
-        "0.05",
-    ),
+    *("--order", "3", "--features", "5", "--hidden", "6", "--weight-decay", "0.05"),
     *("--batch", "3", "--epochs", "4", "--patience", "0"),
-]
+)
+MODELS: dict[str, tuple[str, ...]] = {
+    "network": ("--direct", "--lr", "0.1"),
+    "network, K = 1": ("--direct", "--lr", "0.1", "--batch", "1"),
+    "network, adam": ("--optimizer", "adam", "--lr", "0.01"),
+    "sampled": ("--softmax", "sampled", "--samples", "8", "--effective-samples", "4", "--lr", "0.1"),
+    "energy": ("--model", "energy", "--lr", "0.02"),
+    "deep": (
+        *("--model", "deep", "--layers", "2", "--optimizer", "adagrad", "--lr", "0.01", "--shuffle"),
+        *("--dropout-hidden", "0.1", "--clip", "1"),
+    ),
+    "deep, tied": ("--model", "deep", "--tied", "--optimizer", "adam", "--lr", "0.01", "--average", "0.9"),
+}
+"""Every kind of model, and what each of them keeps in a checkpoint."""
+OPTIONS = [*COMMON, *MODELS["network"]]
 LONGEST_END = 15.0
 """Seconds within which a job must be gone after one of its processes died."""
 
@@ -62,13 +65,23 @@ class Job:
         Of ``nplm_mpi.train``.
     slow : float
         Longest delay of each step of writing a file, seconds.
+    env : mapping, optional
+        Variables beside those of this process.
     """
 
-    def __init__(self, launcher: str, ranks: int, options: list[Any], slow: float = 0.0) -> None:
+    def __init__(
+        self,
+        launcher: str,
+        ranks: int,
+        options: list[Any],
+        slow: float = 0.0,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.mark = uuid.uuid4().hex
         module = ["tests.helpers.slow_train", str(slow)] if slow else ["nplm_mpi.train"]
         arguments = ["-m", *module, *map(str, options)]
-        environment = {**os.environ, **ONE_THREAD, **AS_ROOT, "PYTHONPATH": str(ROOT), MARK: self.mark}
+        environment = {**os.environ, **ONE_THREAD, **AS_ROOT, "PYTHONPATH": str(ROOT), **(env or {})}
+        environment[MARK] = self.mark
         self.log: IO[bytes] = (Path(options[options.index("--out") + 1]).parent / "log").open("ab+")
         self.process = subprocess.Popen(
             LAUNCHERS[launcher]().command(ranks, arguments),
@@ -134,6 +147,7 @@ class Tally:
     runs: int = 0
     finished_before_the_kill: int = 0
     longest_end: float = 0.0
+    kills_of: dict[str, int] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
 
 
@@ -144,11 +158,12 @@ def state_of(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         return state, {name: model.read(name).tobytes() for name in model.shapes}
 
 
-def uninterrupted(folder: Path, launcher: str, ranks: int) -> float:
+def uninterrupted(folder: Path, launcher: str, ranks: int, model: str = "network") -> float:
     """Train to the end in ``folder``; the seconds it took."""
     folder.mkdir(parents=True)
     start = time.monotonic()
-    code, _, left = Job(launcher, ranks, [*OPTIONS, "--out", folder / "run"]).wait(PATIENCE)
+    options = [*COMMON, *MODELS[model], "--out", folder / "run"]
+    code, _, left = Job(launcher, ranks, options).wait(PATIENCE)
     if code != 0 or left:
         raise RuntimeError(
             f"the uninterrupted run failed with {code}: {(folder / 'log').read_text()[-2000:]}"
@@ -158,7 +173,7 @@ def uninterrupted(folder: Path, launcher: str, ranks: int) -> float:
 
 def kill_and_resume(
     whole: Path, folder: Path, launcher: str, ranks: int, kills: int, span: float, slow: float, tally: Tally,
-    dice: random.Random,
+    dice: random.Random, model: str = "network", empty_caches: bool = False,
 ) -> None:  # fmt: skip
     """One run killed ``kills`` times at random moments, then resumed to its end and compared.
 
@@ -172,14 +187,22 @@ def kill_and_resume(
         Kills fall into the first so many seconds of a launch.
     slow : float
         See :class:`Job`.
+    model : str
+        One of :data:`MODELS`.
+    empty_caches : bool
+        Whether the first launch finds neither compiled code nor a prepared text, and the next ones
+        what a killed one has left of them.
     """
     folder.mkdir(parents=True)
-    out, who = folder / "run", f"{folder.name} ({launcher}, {ranks} ranks)"
-    options = [*OPTIONS, "--out", out, "--checkpoint-every", "25"]
+    out, who = folder / "run", f"{folder.name} ({model}, {launcher}, {ranks} ranks)"
+    options = [*COMMON, *MODELS[model], "--out", out, "--checkpoint-every", "25"]
+    env = {}
+    if empty_caches:
+        env = {"NUMBA_CACHE_DIR": str(folder / "code"), "NPLM_MPI_CACHE": str(folder / "texts")}
     tally.runs += 1
     before = len(tally.complaints)
     for _ in range(kills):
-        job = Job(launcher, ranks, [*options, *(["--resume"] if resumable(out) else [])], slow)
+        job = Job(launcher, ranks, [*options, *(["--resume"] if resumable(out) else [])], slow, env)
         victim = None
         moment = time.monotonic() + dice.uniform(0.3, span)
         while time.monotonic() < moment and job.process.poll() is None:
@@ -191,6 +214,8 @@ def kill_and_resume(
             with suppress(psutil.Error, ProcessLookupError):
                 (victim or job.process).send_signal(signal.SIGKILL)
             tally.kills += 1
+            kind = f"{model}{', empty caches' * empty_caches}"
+            tally.kills_of[kind] = tally.kills_of.get(kind, 0) + 1
             tally.kills_of_launcher += victim is None
             tally.kills_while_saving += saving
             code, seconds, left = job.wait(LONGEST_END)
@@ -207,13 +232,12 @@ def kill_and_resume(
         if resumable(out) and (out / "checkpoint.h5").exists():
             with open_model(out / "checkpoint.h5", verify=True):
                 pass
-    code, seconds, left = Job(launcher, ranks, [*options, *(["--resume"] if resumable(out) else [])]).wait(
-        120
-    )
+    last = [*options, *(["--resume"] if resumable(out) else [])]
+    code, seconds, left = Job(launcher, ranks, last, env=env).wait(PATIENCE)
     if code != 0 or left:
         tally.complaints.append(f"{who}: the resumed run ended with {code}, {left} processes left")
     for name in ("checkpoint.h5", "best.h5"):
-        if state_of(out / name) != state_of(whole / "run" / name):
+        if not (out / name).exists() or state_of(out / name) != state_of(whole / "run" / name):
             tally.complaints.append(f"{who}: {name} differs from the uninterrupted run's")
     hidden = [path.name for path in out.iterdir() if path.name.startswith(".")]
     if hidden:
