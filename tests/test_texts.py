@@ -18,8 +18,8 @@ from nplm_mpi.evaluate import main
 from nplm_mpi.ngram import __main__ as ngram
 from nplm_mpi.scoring import texts
 from nplm_mpi.scoring.texts import Text, part_of, regrouped
-from tests.model_files import WORDS, make_vocabulary, write_model
-from tests.mpi import mpi_run
+from tests.helpers.model_files import WORDS, make_vocabulary, write_model
+from tests.helpers.mpi import mpi_run
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 7), st.integers(0, 9), st.data())

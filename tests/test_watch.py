@@ -1,5 +1,6 @@
 """A rank that is stuck says so and ends, the last checkpoint as it was, and so do those that wait for it."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from nplm_mpi.base import watch
+from nplm_mpi.base.launcher import TASKS
 from nplm_mpi.base.signals import Signals
 from nplm_mpi.base.watch import Watch
 from tests.helpers.faults import OPTIONS, Job, end_with_parent
@@ -272,3 +274,33 @@ def test_signals_are_heard_by_the_watch_while_it_listens():
         assert made._since_term >= 0
         made.heed()
     assert signal.set_wakeup_fd(-1) == -1
+
+
+LONE = """
+import os, time
+from nplm_mpi.base.launcher import TASKS
+from nplm_mpi.base.watch import Watch
+
+Watch().begin()
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_lone_rank_ends_with_its_launcher_but_outlives_a_shell(launched):
+    environment = {key: value for key, value in os.environ.items() if key not in TASKS}
+    environment |= {"PYTHONPATH": str(ROOT), **({"OMPI_COMM_WORLD_SIZE": "1"} if launched else {})}
+    shell = subprocess.Popen(
+        ["sh", "-c", '"$0" -c "$1" & wait', sys.executable, LONE], env=environment, stdout=subprocess.PIPE
+    )
+    rank = psutil.Process(int(shell.stdout.readline()))
+    try:
+        shell.kill()
+        shell.wait()
+        _, alive = psutil.wait_procs([rank], timeout=LIMIT if launched else 3)
+        assert bool(alive) is not launched
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            rank.kill()
+        shell.stdout.close()

@@ -34,6 +34,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from nplm_mpi.base import launcher
 from nplm_mpi.base.hosts import hostname
 from nplm_mpi.base.last_words import wait_until_read
 
@@ -85,6 +86,7 @@ class Watch:
         self._first_interrupt = 0.0
         self._main = threading.main_thread().ident
         self._parent = os.getppid()
+        self._launched = size > 1 or launcher.tasks_started() is not None
         self._thread: threading.Thread | None = None
         self._reading, self._writing = -1, -1
 
@@ -162,8 +164,8 @@ class Watch:
 
     def tick(self, seconds: float) -> None:
         """So many seconds have passed."""
-        if os.getppid() != self._parent and self.size > 1:
-            os._exit(1)
+        if os.getppid() != self._parent and self._launched:
+            os._exit(1)  # the launcher was killed: nobody waits for this process any more, or could stop it
         moved, self._seen = self.steps != self._seen, self.steps
         if self._since_again >= 0:
             self._since_again += seconds
