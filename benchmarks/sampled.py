@@ -29,7 +29,7 @@ from nplm_mpi.models.kinds import KINDS
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.models.outputs.proposal import Proposal
 from nplm_mpi.models.outputs.sampled import SampledUpdates
-from nplm_mpi.training.loop import unigram_log_probs
+from nplm_mpi.training.beginning import unigram_log_probs
 
 K, ORDER, FEATURES, HIDDEN, VALID = 32, 5, 30, 50, 5000
 WAYS = ("exact", "sampled", "sampled, as many examples")

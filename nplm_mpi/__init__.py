@@ -5,7 +5,7 @@ from typing import Any
 from nplm_mpi.base.start import end_job_if_this_rank_cannot_start
 
 __version__ = "0.2.0"
-__all__ = ["LanguageModel", "State", "UserError", "load"]
+__all__ = ["LanguageModel", "State", "Stop", "UserError", "load", "train"]
 
 
 # First of all, before anything that may be missing on this machine.
@@ -15,15 +15,19 @@ end_job_if_this_rank_cannot_start()
 def __getattr__(name: str) -> Any:
     # Imported when first asked for: commands that only parse arguments start faster.
     if name in ("load", "LanguageModel"):
-        from nplm_mpi.scoring import language_model
+        from nplm_mpi.python import model
 
-        return getattr(language_model, name)
+        return getattr(model, name)
+    if name == "train":  # a command and, called, a function
+        import importlib
+
+        return importlib.import_module("nplm_mpi.train")
     if name == "State":
         from nplm_mpi.scoring.states import State
 
         return State
-    if name == "UserError":
-        from nplm_mpi.base.errors import UserError
+    if name in ("UserError", "Stop"):
+        from nplm_mpi.base import errors
 
-        return UserError
+        return getattr(errors, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
-from nplm_mpi.commandline.arguments import Idle, Parser, add_options, refuse_idle
+from nplm_mpi.commandline.arguments import Parser, add_options
 from nplm_mpi.commandline.streams import print_json
 from nplm_mpi.commandline.tables import print_table
+from nplm_mpi.config.asking import Idle, refuse_idle
 from nplm_mpi.config.corpus import CorpusConfig, check_encoding
 
 if TYPE_CHECKING:

@@ -12,16 +12,15 @@ from nplm_mpi.base.wording import duration
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import (
-    Idle,
     Parser,
     add_model_options,
     add_options,
     add_preset_options,
     build_config,
-    refuse_idle,
 )
 from nplm_mpi.commandline.streams import print_json
 from nplm_mpi.commandline.tables import print_grid
+from nplm_mpi.config.asking import Idle, refuse_idle
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.config.options import require
 from nplm_mpi.config.presets import preset

@@ -1,8 +1,13 @@
-"""python -m nplm_mpi.train: train a network, on all ranks that mpirun starts."""
+"""python -m nplm_mpi.train: train a network, on all ranks that mpirun starts.
 
+In a program ``nplm_mpi.train(...)`` does the same: :func:`nplm_mpi.python.training.train`.
+"""
+
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nplm_mpi import __version__
@@ -159,6 +164,18 @@ def with_and_without(summary: dict[str, Any], part: str) -> str:
         text += f"; {number(inside)} without {counted(oov, 'unknown word')} ({share:.1%} of the tokens)"
     return text
 
+
+class _Callable(ModuleType):
+    """The module of the command, which is the function ``nplm_mpi.train``, too."""
+
+    def __call__(self, texts_or_paths: Any, /, preset: str | None = None, **options: Any) -> Any:
+        """See :func:`nplm_mpi.python.training.train`."""
+        from nplm_mpi.python.training import train
+
+        return train(texts_or_paths, preset, **options)
+
+
+sys.modules[__name__].__class__ = _Callable
 
 if __name__ == "__main__":
     cli.run("train", main)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from nplm_mpi import __version__
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.config.asking import configuration, option_names
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.config.models import ModelConfig
 from nplm_mpi.config.options import flag as flag_named
@@ -18,7 +19,7 @@ from nplm_mpi.config.output import OutputConfig
 from nplm_mpi.config.presets import PRESETS, preset
 from nplm_mpi.config.run import Config
 from nplm_mpi.config.training import TrainingConfig
-from nplm_mpi.models.kinds import KINDS, configure, read_yaml
+from nplm_mpi.models.kinds import KINDS
 
 
 class Parser(argparse.ArgumentParser):
@@ -136,50 +137,6 @@ def whole_number(lowest: int) -> Callable[[str], int]:
 
     number.__name__ = "int"  # what argparse calls it in its complaints
     return number
-
-
-@dataclasses.dataclass(frozen=True)
-class Idle:
-    """Where an option does nothing; who gives it there is told so.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The options, by the names of their values.
-    where : callable
-        Whether they do nothing beside the other arguments.
-    without, beside : str
-        The option that is missing or in the way, as it is typed.
-    """
-
-    names: tuple[str, ...]
-    where: Callable[[Any], bool]
-    without: str = ""
-    beside: str = ""
-
-
-def refuse_idle(arguments: Any, rules: Iterable[Idle], given: Iterable[str] | None = None) -> None:
-    """Raise :class:`UserError` where an option was given that does nothing.
-
-    Parameters
-    ----------
-    arguments : object
-        What the rules are asked about.
-    given : iterable of str, optional
-        Those of :class:`Parser` if left out.
-    """
-    given = arguments.given if given is None else given
-    flags = getattr(arguments, "flags", {})
-    for rule in rules:
-        idle = sorted(set(rule.names) & set(given))
-        if idle and rule.where(arguments):
-            flag = flags.get(idle[0], flag_named(idle[0]))
-            why = (
-                f"without {rule.without}; give that too, or leave out {flag}"
-                if rule.without
-                else f"beside {rule.beside}; leave out one of them"
-            )
-            raise UserError(f"{flag} does nothing {why}")
 
 
 def add_options(
@@ -334,22 +291,12 @@ def add_model_options(parser: Parser, plain: Mapping[str, Any]) -> None:
 
 
 def build_config(arguments: argparse.Namespace, default_preset: str, started: Config | None = None) -> Config:
-    """The configuration that the arguments describe: --config, then --preset, then single options.
+    """The configuration that the arguments describe, see :func:`nplm_mpi.config.asking.configuration`."""
+    from nplm_mpi.storage.saving import config_of  # loads HDF5, which few commands need to parse arguments
 
-    ``started`` is that of a run to be continued: it holds where the arguments are silent.
-    """
-    sections = (CorpusConfig, TrainingConfig, OutputConfig, *(kind.options for kind in KINDS.values()))
-    names = {field.name for section in sections for field in dataclasses.fields(section)}
-    explicit = {name: as_field(value) for name, value in vars(arguments).items() if name in names}
-    base = read_yaml(arguments.config) if arguments.config else started
-    chosen = arguments.preset or ("" if base else default_preset)
-    config = configure(base, **{**(preset(chosen) if chosen else {}), **explicit})
-    idle = None if started else config.model.idle_option()
-    if idle:
-        raise UserError(idle)
-    refuse_idle(config, IDLE_SETTINGS, explicit)
-    refuse_idle_corpus_options(config.corpus, explicit)
-    return config
+    names = option_names(KINDS)
+    asked = {name: as_field(value) for name, value in vars(arguments).items() if name in names}
+    return configuration(KINDS, asked, default_preset, arguments.preset, arguments.config, started, config_of)
 
 
 def corpus_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -361,38 +308,6 @@ def corpus_options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def refuse_idle_corpus_options(config: Any, given: Iterable[str]) -> None:
-    """As :func:`refuse_idle` for a :class:`nplm_mpi.config.corpus.CorpusConfig`."""
-    refuse_idle(config, IDLE_CORPUS_OPTIONS, given)
-
-
 def as_field(value: Any) -> Any:
     """An argument's value as the configuration has it."""
     return tuple(value) if isinstance(value, list) else value
-
-
-IDLE_CORPUS_OPTIONS = (
-    Idle(
-        ("min_count", "vocabulary_size", "vocabulary_from"),
-        lambda corpus: bool(corpus.vocabulary),
-        beside="--vocabulary",
-    ),
-)
-IDLE_SETTINGS = (
-    Idle(
-        ("samples", "effective_samples"),
-        lambda config: config.training.softmax != "sampled",
-        without="--softmax sampled",
-    ),
-    Idle(("lr_decay",), lambda config: config.training.schedule != "decay", without="--schedule decay"),
-    Idle(
-        ("patience",),
-        lambda config: config.training.patience > 0 and not config.output.evaluate,
-        beside="--no-evaluate",
-    ),
-    Idle(
-        ("beta1", "beta2"),
-        lambda config: config.training.optimizer != "adam",
-        without="--optimizer adam",
-    ),
-)

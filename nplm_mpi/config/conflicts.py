@@ -74,6 +74,7 @@ CONFLICTS = (
     ),
     Conflict(_REPRODUCIBLE, _GRID, "a grid sums in the ranks' order, which depends on how many there are"),
     Conflict(_REPRODUCIBLE, _SHARED, "who changes shared memory first is left to chance"),
+    Conflict(Asked("init_from"), Asked("init_vectors"), "the word features are the model's"),
     Conflict(
         Asked("schedule", ("plateau",)),
         Asked("evaluate", (False,)),

@@ -34,6 +34,15 @@ class TrainingConfig:
         "where the output biases start: at zero or at the log unigram probabilities",
         choices=("zero", "unigram"),
     )
+    init_from: str = option(
+        "",
+        "begin with the parameters, the vocabulary and the settings of a trained model (a file, or a run's "
+        "folder) and go on with --corpus; options given beside it win",
+        metavar="MODEL",
+    )
+    init_vectors: str = option(
+        "", "begin with the word features of a file in word2vec's text or binary format", metavar="FILE"
+    )
     optimizer: str = option(
         "sgd",
         "how the parameters move: sgd: plain ascent; adagrad; adam (with --weight-decay: AdamW)",

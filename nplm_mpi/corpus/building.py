@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.base.wording import counted
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus.text import LINE_END
 from nplm_mpi.corpus.treatment import PLAIN, Treatment, symbols, treat
@@ -43,9 +44,18 @@ def reserved_words(text: str, treatment: Treatment | str, allow_unk: bool) -> tu
 
 
 def build_vocabulary(
-    types: TypeCounts, config: CorpusConfig, text: str, given: set[str] | None
+    types: TypeCounts,
+    config: CorpusConfig,
+    text: str,
+    given: set[str] | None,
+    known: Vocabulary | None = None,
 ) -> tuple[Vocabulary, np.ndarray]:
     """Decide which words are kept: the given ones, or those seen often enough.
+
+    Parameters
+    ----------
+    known : Vocabulary, optional
+        Keep its words, in its order.
 
     Returns
     -------
@@ -56,8 +66,10 @@ def build_vocabulary(
     Raises
     ------
     UserError
-        If every word is rare.
+        If every word is rare, or a closed vocabulary is to be kept and lacks words.
     """
+    if known is not None:
+        given = set(known.words) - known.reserved
     treatment = Treatment.of(config)
     forms = [treat(word, treatment) for word in types.words]
     refuse_reserved_forms(types.words, forms, reserved_words(text, treatment, config.allow_unk))
@@ -79,7 +91,14 @@ def build_vocabulary(
         else:
             train[target] += count
     if not any(train.values()):
-        raise UserError(nothing_left(int(np.count_nonzero(types.train[1:])), config))
+        raise UserError(nothing_left(int(np.count_nonzero(types.train[1:])), config, known is not None))
+
+    if known is not None:
+        symbols_of = {UNK: merged, BOS: 0, EOS: ends, LINE_EOS: ends}
+        kept_counts = [symbols_of[w] if w in known.reserved else train[w] for w in known.words]
+        table = np.array([known.index(target) for target in targets], np.int32)
+        refuse_unknown(types, table)
+        return Vocabulary(known.words, kept_counts, lines=known.lines), table
 
     used = types.used.tolist()
     has_unk = given is not None or any(target == UNK and used[i] > 0 for i, target in enumerate(targets))
@@ -105,6 +124,17 @@ def refuse_reserved_forms(
                 f"the word {word} of the text becomes the reserved symbol {form} in lower case; replace it"
                 + (", or give --allow-unk if it marks rare words" if form == UNK else "")
             )
+
+
+def refuse_unknown(types: TypeCounts, table: np.ndarray) -> None:
+    """Raise :class:`UserError` where used types have no id: the vocabulary to be kept has no ``<unk>``."""
+    lacking = [types.words[i] for i in np.flatnonzero((table < 0) & (types.used > 0)) if i > 0]
+    if lacking:
+        more = " ..." if len(lacking) > 5 else ""
+        raise UserError(
+            f"--init-from: the model's vocabulary is closed (it has no {UNK}), and the text has "
+            f"{counted(len(lacking), 'word')} that it lacks: {' '.join(lacking[:5])}{more}; leave them out"
+        )
 
 
 def resolve(form: str, otherwise: str | None, kept: set[str]) -> str:
@@ -158,8 +188,10 @@ def frequent_words(
     return kept
 
 
-def nothing_left(types: int, config: CorpusConfig) -> str:
-    """Why no word of a training part with so many types is in the vocabulary."""
+def nothing_left(types: int, config: CorpusConfig, kept: bool = False) -> str:
+    """Why no word of a training part with so many types is in the vocabulary, perhaps one that is kept."""
+    if kept:
+        return f"--init-from: the model knows no word of the training part ({types:,} types)"
     if config.vocabulary:
         return (
             f"--vocabulary {config.vocabulary}: none of its words occurs in the training part "

@@ -86,17 +86,23 @@ class Corpus:
         return self.tokens[start:stop]
 
 
-def load(config: CorpusConfig) -> Corpus:
+def load(config: CorpusConfig, known: Vocabulary | None = None) -> Corpus:
     """:func:`prepare` and :func:`open_prepared` in one, for a single process."""
-    return open_prepared(prepare(config))
+    return open_prepared(prepare(config, known))
 
 
-def prepare(config: CorpusConfig) -> Path:
+def prepare(config: CorpusConfig, known: Vocabulary | None = None) -> Path:
     """Tokenize the corpus into the cache unless it is there already.
 
     Under MPI one process of each machine (or of all, where they share the cache's disk) calls this
     and the others then call :func:`open_prepared`; it uses no MPI itself. Any number of processes
     may prepare the same corpus at once. A damaged folder is made anew.
+
+    Parameters
+    ----------
+    config : CorpusConfig
+    known : Vocabulary, optional
+        A trained model's, whose words keep their numbers; the text is a stream or sentences as its was.
 
     Returns
     -------
@@ -121,13 +127,15 @@ def prepare(config: CorpusConfig) -> Path:
         if paths
     }
     text = config.text
-    if text == "auto":
+    if known is not None:
+        text = text_of_vocabulary(known, config)
+    elif text == "auto":
         text = "lines" if others and is_benchmark(source) else source.text
     if config.vocabulary_from == "auto":
         config = replace(config, vocabulary_from="train" if others else "all")
-    recipe = describe_recipe(config, source, others, text)
+    recipe = describe_recipe(config, source, others, text, known)
     return cache.make_folder(
-        source.name, recipe, lambda folder: build(folder, config, source, others, text, recipe)
+        source.name, recipe, lambda folder: build(folder, config, source, others, text, recipe, known)
     )
 
 
@@ -145,11 +153,22 @@ def is_benchmark(source: Source) -> bool:
     return False
 
 
+def text_of_vocabulary(known: Vocabulary, config: CorpusConfig) -> str:
+    """How a text is read for a trained model: as the model's was."""
+    if config.text not in ("auto", known.text):
+        raise UserError(
+            f"--{config.text}: the model of --init-from reads {known.text}; leave out --{config.text}"
+        )
+    return known.text
+
+
 def describe_recipe(
-    config: CorpusConfig, source: Source, others: dict[str, Source], text: str
+    config: CorpusConfig, source: Source, others: dict[str, Source], text: str, known: Vocabulary | None
 ) -> dict[str, Any]:
     """Everything that decides what the prepared folder holds."""
+    words = "" if known is None else hashlib.sha256("\n".join(known.words).encode("utf-8")).hexdigest()
     return {
+        **({"known": words} if known is not None else {}),
         "format": FORMAT,
         "name": source.name,
         "text": text,
@@ -189,6 +208,7 @@ def build(
     others: dict[str, Source],
     text: str,
     recipe: dict[str, Any],
+    known: Vocabulary | None = None,
 ) -> None:
     """Fill ``folder``: number all words, decide on the vocabulary, renumber."""
     treatment, lines = Treatment.of(config), text == "lines"
@@ -216,14 +236,14 @@ def build(
     except UserError:
         # Where even the whole text is too little to learn from, no other split would help.
         counts = count_types(raw, 0, ends[-1], len(numbers))[1:]
-        if given is None and counts.max() < config.min_count:
+        if given is None and known is None and counts.max() < config.min_count:
             raise UserError(nothing_left(len(counts), config)) from None
         raise
     used = max(stop for _, stop in parts.values())
     train = count_types(raw, 0, parts["train"][1], len(numbers))
     later = count_types(raw, parts["train"][1], used, len(numbers))
     types = TypeCounts(numbers.words(), train, train + later)
-    vocabulary, table = build_vocabulary(types, config, text, given)
+    vocabulary, table = build_vocabulary(types, config, text, given, known)
     write_tokens(folder / "tokens.npy", raw, used, table)
     raw.unlink()
     cache.write_bytes(
@@ -233,6 +253,8 @@ def build(
     np.save(buffer, vocabulary.counts)
     cache.write_bytes(folder / "counts.npy", buffer.getvalue())
     description = describe(config, source, text, types, vocabulary, table, parts, unused)
+    if known is not None:
+        description |= {"merged_rule": "words that the model does not know", "vocabulary_from": "model"}
     for name, digest in digests.items():
         description[f"sha256_{name}" if name else "sha256"] = digest.hexdigest()
     if [recipe["files"], recipe["others"]] != list(identities(source, others)):

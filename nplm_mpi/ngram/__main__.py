@@ -15,16 +15,10 @@ from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.base.files import check_place, replacing_text, told_to_user
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
-from nplm_mpi.commandline.arguments import (
-    Idle,
-    Parser,
-    add_options,
-    corpus_options,
-    refuse_idle,
-    refuse_idle_corpus_options,
-)
+from nplm_mpi.commandline.arguments import Parser, add_options, corpus_options
 from nplm_mpi.commandline.streams import print_json, report
 from nplm_mpi.commandline.tables import print_table
+from nplm_mpi.config.asking import Idle, refuse_idle, refuse_idle_corpus_options
 from nplm_mpi.config.corpus import CorpusConfig
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.base.wording import duration, printable
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli, streams
-from nplm_mpi.commandline.arguments import Parser, add_options, corpus_options, refuse_idle_corpus_options
+from nplm_mpi.commandline.arguments import Parser, add_options, corpus_options
 from nplm_mpi.commandline.streams import print_json
+from nplm_mpi.config.asking import refuse_idle_corpus_options
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.config.presets import preset
 from nplm_mpi.reproduce import report, rows, verdicts

@@ -385,15 +385,19 @@ class LanguageModel(StateInterface):
         return self.vectors.neighbors(word, count)
 
 
-def load(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
+def load(
+    path: str | PathLike, comm: Comm | None = None, made: type[LanguageModel] = LanguageModel
+) -> LanguageModel:
     """Open a trained model as :func:`open_model`; what is remarkable about an ARPA file becomes a warning."""
-    model = open_model(path, comm)
+    model = open_model(path, comm, made)
     for note in model.notes:
         warnings.warn(f"{path}: {note}", stacklevel=2)
     return model
 
 
-def open_model(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
+def open_model(
+    path: str | PathLike, comm: Comm | None = None, made: type[LanguageModel] = LanguageModel
+) -> LanguageModel:
     """Open a trained model: ``best.h5`` or ``checkpoint.h5`` of a run, or an n-gram file.
 
     Parameters
@@ -405,6 +409,8 @@ def open_model(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
         Ranks that share the work of scoring, each holding the whole model; the call is
         then collective, and so is scoring.  By default this process alone, for which no
         MPI library is needed.
+    made : type
+        The class of what is returned.
 
     Returns
     -------
@@ -421,10 +427,10 @@ def open_model(path: str | PathLike, comm: Comm | None = None) -> LanguageModel:
         found = comm.on_root(ngram.load, path)
         notes = found.details.get("notes", []) if comm.on_root(ngram.is_arpa_file, path) else []
         config = build_section(CorpusConfig, found.details.get("corpus", {}), str(path))
-        return LanguageModel(path, NgramScorer(found), Treatment.of(config), notes, config.encoding)
+        return made(path, NgramScorer(found), Treatment.of(config), notes, config.encoding)
     if comm.size > 1:  # what is damaged is so for all ranks alike
         comm.on_root(lambda: checkpoint.open_model(path, verify=True).close())
     opened = open_whole(path)
     scorer = ModelScorer(opened.kind, opened.parameters, opened.vocabulary, comm)
     config = opened.config.corpus
-    return LanguageModel(path, scorer, Treatment.of(config), encoding=config.encoding)
+    return made(path, scorer, Treatment.of(config), encoding=config.encoding)

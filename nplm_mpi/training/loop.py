@@ -413,9 +413,3 @@ def final_evaluation(training: Training, open_best: Callable[[], Any]) -> dict[s
                 f"{part}_oov_share": found.oov / found.tokens,
             }
     return results
-
-
-def unigram_log_probs(counts: np.ndarray) -> np.ndarray:
-    """log of (1 + count), normalized: natural log probabilities (V,), never -inf."""
-    smoothed = 1.0 + counts
-    return np.log(smoothed / smoothed.sum())

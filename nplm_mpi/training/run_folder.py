@@ -22,7 +22,7 @@ from nplm_mpi.training.folder_lock import FolderBusy, FolderLock
 
 MAY_CHANGE = {
     *("epochs", "patience", "grid", "threads", "balance", "on_overflow"),
-    *("corpus", "vocabulary", "valid", "test"),
+    *("corpus", "vocabulary", "valid", "test", "init_from", "init_vectors"),
 }
 """Options that a resumed run may be given anew; paths lead to the same text, which is checked.
 Those of :class:`OutputConfig` may change, too."""

@@ -29,9 +29,10 @@ from nplm_mpi.models.outputs.proposal import Proposal
 from nplm_mpi.planning.costs import Layout, memory_per_rank, memory_warning
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.model_file import read_into, vocabulary_of
+from nplm_mpi.training import beginning
 from nplm_mpi.training.compiling import WORDS, compile_kernels
 from nplm_mpi.training.folder_lock import FolderLock, is_marked
-from nplm_mpi.training.loop import Training, final_evaluation, unigram_log_probs
+from nplm_mpi.training.loop import Training, final_evaluation
 from nplm_mpi.training.machines import check_machines, check_shared_memory
 from nplm_mpi.training.run_folder import (
     Found,
@@ -117,7 +118,7 @@ def train(
     """:func:`run`, taking ``lock`` on rank 0. Collective."""
     clock = Clock(comm)
     found, config, out = choose_run(comm, config, going_on, lock, screen)
-    config, corpus = read_corpus(comm, config, screen)
+    config, corpus = read_corpus(comm, config, screen, found.path if found else None)
     if not found:
         out = take_folder(comm, config, out, lock, screen)
     warn_of_memory(comm, config, len(corpus.vocabulary), screen)
@@ -129,7 +130,7 @@ def train(
     if found and found.path:
         model, state = resume(comm, config, corpus, found.path)
     else:
-        model, state = start(comm, config, corpus)
+        model, state = start(comm, config, corpus, screen)
     comm.on_root(tidy, out, config, state, header)
     course = config.training.epochs, len_of_epoch(config, corpus), lambda: state.examples
     with screen.follow(*course, out, config.output.tensorboard) as listen:
@@ -189,13 +190,19 @@ def choose_run(
     return found, config, out
 
 
-def read_corpus(comm: Comm, config: Config, screen: Screen) -> tuple[Config, Corpus]:
-    """The corpus, and the configuration with its place; both are told. Collective."""
+def read_corpus(comm: Comm, config: Config, screen: Screen, saved: Path | None) -> tuple[Config, Corpus]:
+    """The corpus, and the configuration with its place; both are told. Collective.
+
+    ``saved`` is the checkpoint that a run goes on from.
+    """
     comm.on_root(check_there, config.corpus)
+    if not saved:
+        comm.on_root(beginning.check_start, config)
     with telling(screen, f"reading {' '.join(config.corpus.corpus)}"):
         # In files by absolute paths, so that the text is found from any folder.
         config = replace(config, corpus=comm.on_root(absolute, config.corpus))
-        corpus = open_on_all(comm, config)
+        config = comm.on_root(beginning.with_absolute_paths, config)
+        corpus = open_on_all(comm, config, saved)
         # what the model's files say is how it was read, not "auto"
         config = config.replace(text=corpus.text)
         with same_on_all_ranks():
@@ -320,14 +327,18 @@ def telling(screen: Screen, text: str) -> Iterator[None]:
     say()
 
 
-def open_on_all(comm: Comm, config: Config) -> Corpus:
-    """The corpus, prepared once and mapped by every rank. Collective."""
-    path = comm.on_root(prepare, config.corpus)
+def open_on_all(comm: Comm, config: Config, saved: Path | None = None) -> Corpus:
+    """The corpus, prepared once and mapped by every rank. Collective; ``saved``: what a run goes on from."""
+
+    def ready() -> Path:
+        return prepare(config.corpus, beginning.known_vocabulary(config, saved))
+
+    path = comm.on_root(ready)
     # On a node that does not see rank 0's cache, one rank prepares its own.
     node = comm.split_by_node()
     if not all(comm.allgather(os.path.exists(path))):
         with comm.together():
-            path = node.on_root(prepare, config.corpus)
+            path = node.on_root(ready)
         text = node.on_root(lambda: str(fingerprint(open_prepared(path))))
         comm.check_alike(
             {"the text": text},
@@ -363,12 +374,10 @@ def read_examples(config: Config, corpus: Corpus) -> None:
         Proposal(words, len(corpus.vocabulary)).probabilities(contexts[:, 0])
 
 
-def start(comm: Comm, config: Config, corpus: Corpus) -> tuple[AnyModel, State]:
+def start(comm: Comm, config: Config, corpus: Corpus, screen: Screen) -> tuple[AnyModel, State]:
     """A fresh model and state. Collective."""
-    settings = config.training
     model = build(comm, config, len(corpus.vocabulary))
-    log_unigram = unigram_log_probs(corpus.vocabulary.counts) if settings.init_bias == "unigram" else None
-    model.parameters.initialize(settings.seed, log_unigram, corpus.vocabulary.bos)
+    beginning.initialize(comm, model, config, corpus.vocabulary, screen)
     return model, State()
 
 

@@ -38,10 +38,17 @@ class DeepConfig(ModelConfig):
         "paper",
         "how the weights of the hidden layers are drawn: as the paper's, or by fan-in and fan-out (Glorot)",
         choices=("paper", "glorot"),
+        of_training=True,
     )
-    dropout_features: float = option(0.0, "share of the features x that an update leaves out")
-    dropout_hidden: float = option(0.0, "share of the hidden units that an update leaves out, in every layer")
-    dropout_outputs: float = option(0.0, "share of the projection's units that an update leaves out")
+    dropout_features: float = option(
+        0.0, "share of the features x that an update leaves out", of_training=True
+    )
+    dropout_hidden: float = option(
+        0.0, "share of the hidden units that an update leaves out, in every layer", of_training=True
+    )
+    dropout_outputs: float = option(
+        0.0, "share of the projection's units that an update leaves out", of_training=True
+    )
 
     conflicts: ClassVar[tuple[Conflict, ...]] = (
         lacks("deep", "hidden", "it needs hidden units", 0),
