@@ -14,6 +14,7 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import Comm, serial
 from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.corpus.contexts import fill_contexts
+from nplm_mpi.machine import quick_numba  # noqa: F401  before what is compiled
 from nplm_mpi.models.interface import Kind
 from nplm_mpi.models.kinds import KINDS
 from nplm_mpi.ngram import NgramModel
