@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
-from nplm_mpi.commandline.arguments import Idle, Parser, refuse_idle
+from nplm_mpi.commandline.arguments import Parser
 from nplm_mpi.commandline.streams import print_json, write_utf8
+from nplm_mpi.config.asking import Idle, refuse_idle
 from nplm_mpi.config.options import unknown_name
 
 if TYPE_CHECKING:

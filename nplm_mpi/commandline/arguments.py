@@ -292,7 +292,9 @@ def add_model_options(parser: Parser, plain: Mapping[str, Any]) -> None:
 
 def build_config(arguments: argparse.Namespace, default_preset: str, started: Config | None = None) -> Config:
     """The configuration that the arguments describe, see :func:`nplm_mpi.config.asking.configuration`."""
-    from nplm_mpi.storage.saving import config_of  # loads HDF5, which few commands need to parse arguments
+    from nplm_mpi.storage.model_file import (
+        config_of,  # loads HDF5, which few commands need to parse arguments
+    )
 
     names = option_names(KINDS)
     asked = {name: as_field(value) for name, value in vars(arguments).items() if name in names}

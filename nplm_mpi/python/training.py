@@ -24,7 +24,7 @@ from nplm_mpi.python.model import LanguageModel, load
 from nplm_mpi.python.showing import Screen
 from nplm_mpi.python.texts import paths_or_lines, write_text
 from nplm_mpi.storage import saving
-from nplm_mpi.storage.saving import config_of
+from nplm_mpi.storage.model_file import config_of
 from nplm_mpi.training import session
 from nplm_mpi.training.run_folder import choose_folder, holds_a_run, make_folder
 

@@ -13,6 +13,7 @@ from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.models.interface import AnyModel, AnyParameters, Evaluator, Kind, Tensor
 from nplm_mpi.models.kinds import KINDS
 from nplm_mpi.storage import saving as checkpoint
+from nplm_mpi.storage.named import model_file
 from nplm_mpi.storage.saving import Sliced, Whole
 
 
@@ -141,6 +142,12 @@ def _empty(file: checkpoint.ModelFile, rank: int = 0, ranks: int = 1) -> Opened:
     kind, vocabulary = KINDS[shape.model], vocabulary_of(file)
     p = kind.new_parameters(shape, len(vocabulary), file.config.training.dtype, rank, ranks)
     return Opened(kind, p, vocabulary, file.config, file.text)
+
+
+def config_of(path: Path | str) -> Config:
+    """The configuration of the run that wrote a model; of a run's folder, that of its best model."""
+    with checkpoint.open_model(model_file(path)) as model:
+        return model.config
 
 
 def vocabulary_of(file: checkpoint.ModelFile) -> Vocabulary:

@@ -29,7 +29,6 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import Closing
 from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm
-from nplm_mpi.config.run import Config
 from nplm_mpi.corpus.vocabulary import find_bos
 from nplm_mpi.models.kinds import from_dict
 from nplm_mpi.storage import safe_hdf5
@@ -397,12 +396,6 @@ def open_model(path: str | os.PathLike, verify: bool = False) -> ModelFile:
             model.close()
             raise
     return model
-
-
-def config_of(path: str | os.PathLike) -> Config:
-    """The configuration of the run that wrote a model; of a run's folder, that of its best model."""
-    with open_model(model_file(path)) as model:
-        return model.config
 
 
 def latest_good(folder: str | os.PathLike) -> tuple[Path, str | None]:

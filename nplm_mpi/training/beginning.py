@@ -14,6 +14,7 @@ from nplm_mpi.corpus import Vocabulary
 from nplm_mpi.models.interface import AnyModel, AnyParameters
 from nplm_mpi.storage import saving
 from nplm_mpi.storage.model_file import read_parameters, vocabulary_of
+from nplm_mpi.storage.named import model_file
 from nplm_mpi.storage.word2vec import Matched, matched_vectors
 
 # So many of the words without a vector are named.
@@ -31,7 +32,7 @@ def with_absolute_paths(config: Config) -> Config:
     """The same run, with files to begin with that are found from any folder."""
     begun, vectors = config.training.init_from, config.training.init_vectors
     return config.replace(
-        init_from=resolved(saving.model_file(begun)) if begun else "",
+        init_from=resolved(model_file(begun)) if begun else "",
         init_vectors=resolved(vectors) if vectors else "",
     )
 
@@ -43,14 +44,14 @@ def known_vocabulary(config: Config, checkpoint: Path | None) -> Vocabulary | No
     """
     if not config.training.init_from:
         return None
-    with saving.open_model(checkpoint or saving.model_file(config.training.init_from)) as file:
+    with saving.open_model(checkpoint or model_file(config.training.init_from)) as file:
         return vocabulary_of(file)
 
 
 def check_start(config: Config) -> None:
     """Refuse a model to begin with that is damaged. On one rank, before time is spent on the text."""
     if config.training.init_from:
-        saving.open_model(saving.model_file(config.training.init_from), verify=True).close()
+        saving.open_model(model_file(config.training.init_from), verify=True).close()
 
 
 def initialize(comm: Comm, model: AnyModel, config: Config, vocabulary: Vocabulary, screen: Told) -> None:
@@ -63,7 +64,7 @@ def initialize(comm: Comm, model: AnyModel, config: Config, vocabulary: Vocabula
     """
     settings = config.training
     if settings.init_from:
-        path = saving.model_file(settings.init_from)
+        path = model_file(settings.init_from)
         with saving.open_model(path) as file:
             read_parameters(model.parameters, file, "parameters/")
         screen.say(f"beginning with the parameters and the {len(vocabulary):,} words of {path}")
