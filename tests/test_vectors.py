@@ -1,7 +1,10 @@
 """Word vectors: neighbours, analogies, human judgements, the map, and what other programs read."""
 
+import importlib.util
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,11 +130,14 @@ def test_a_similarity_file_of_another_layout_is_named(trained: Trained, tmp_path
 @pytest.mark.parametrize("method", ["tsne", "pca"])
 def test_the_map_keeps_clusters_together_and_labels_apart(method: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
+    pytest.importorskip("textalloc")
+    if method == "tsne":
+        pytest.importorskip("sklearn")
     random = np.random.default_rng(0)
     centres = 4 * random.normal(size=(3, 10))
     group = np.arange(60) % 3
     places = word_map.place(centres[group] + 0.3 * random.normal(size=(60, 10)), method)
-    distances = np.sqrt(word_map.squared_distances(places))
+    distances = np.linalg.norm(places[:, None] - places[None], axis=2)
     np.fill_diagonal(distances, np.inf)
     assert (group[distances.argmin(axis=1)] == group).all()
     labelled = word_map.draw([f"word${i}_" for i in range(60)], places, tmp_path / "map.png", "a $ map")
@@ -139,24 +145,37 @@ def test_the_map_keeps_clusters_together_and_labels_apart(method: str, tmp_path:
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_label_is_put_where_it_covers_nothing() -> None:
-    class Frame:
-        x0, y0, x1, y1 = 0, 0, 100, 100
+def test_labels_of_a_map_cover_no_other_and_frequent_words_come_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("textalloc")
+    words = [f"the_word_number_{i}" for i in range(400)]
+    places = np.random.default_rng(0).normal(size=(400, 2))
+    boxes = []
 
-    point = np.array([50.0, 50.0])
-    assert word_map.free_offset(point, 20, 8, [(0, 0, 1, 1)], Frame()) == (4, -4)  # to the right
-    dx, _ = word_map.free_offset(point, 20, 8, [(55, 0, 100, 100)], Frame()) or (0, 0)
-    assert dx + 20 <= 0 or 50 + dx + 20 <= 55
-    assert word_map.free_offset(point, 20, 8, [(0, 0, 100, 100)], Frame()) is None
-    assert word_map.free_offset(np.array([99.0, 50.0]), 20, 8, [(0, 0, 1, 1)], Frame()) == (-24, -4)
+    def look(figure: Any, path: str, kind: str) -> None:
+        (axes,) = figure.axes
+        boxes.extend((text.get_text(), text.get_window_extent()) for text in axes.texts)
+
+    monkeypatch.setattr(word_map, "write_figure", look)
+    labelled = word_map.draw(words, places, tmp_path / "map.png", "crowded")
+    assert 100 < labelled == len(boxes) < 400
+    assert not [one for i, (one, a) in enumerate(boxes) for _, b in boxes[:i] if a.overlaps(b)]
+    numbers = [int(word.rpartition("_")[2]) for word, _ in boxes]
+    assert sum(number < 200 for number in numbers) > sum(number >= 200 for number in numbers)
 
 
-def test_each_row_of_neighbour_probabilities_has_the_wanted_perplexity() -> None:
-    x = np.random.default_rng(0).normal(size=(40, 5))
-    p = word_map.neighbour_probabilities(word_map.squared_distances(x), 12.0)
-    assert np.diag(p).max() == 0
-    entropy = -(p * np.log(np.where(p > 0, p, 1))).sum(axis=1)
-    np.testing.assert_allclose(np.exp(entropy), 12, rtol=1e-4)
+def test_a_map_is_the_same_every_time_and_needs_scikit_learn_for_tsne_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 5))
+    if importlib.util.find_spec("sklearn"):
+        assert word_map.place(x, "tsne").tobytes() == word_map.place(x, "tsne").tobytes()
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    with pytest.raises(UserError, match="scikit-learn is not installed: pip install scikit-learn"):
+        word_map.place(x, "tsne")
+    assert word_map.place(x, "pca").shape == (20, 2)
 
 
 def read_word2vec_text(data: bytes) -> tuple[list[str], np.ndarray]:

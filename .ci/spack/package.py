@@ -31,3 +31,4 @@ class PyNplmMpi(PythonPackage):  # noqa: F405
     ):
         depends_on(needed, type=("build", "run"))  # noqa: F405
     depends_on("py-matplotlib@3.8:", type="run", when="+plot")  # noqa: F405
+    depends_on("py-scikit-learn@1.5:", type="run", when="+plot")  # noqa: F405

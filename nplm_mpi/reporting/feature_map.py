@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nplm_mpi.base.optional import needed
 from nplm_mpi.scoring.vectors import Vectors
-from nplm_mpi.scoring.word_map import principal_components
+from nplm_mpi.scoring.word_map import principal_components, tsne
 
 CLASSES, NEIGHBOURS = 8, 10
 # Cosines are shown, and kept, in thousandths, as the neighbors command prints them.
@@ -129,13 +128,7 @@ def nearest(vectors: Vectors, rows: np.ndarray, every: np.ndarray) -> tuple[np.n
 def lay_out(vectors: np.ndarray, method: str) -> np.ndarray:
     """Points in the plane, (N, 2), the same every time; between -1 and 1."""
     if method == "tsne" and len(vectors) > 5:
-        manifold = needed("sklearn.manifold", "scikit-learn")
-        perplexity = min(30.0, (len(vectors) - 1) / 3)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its clusters of threads
-            places = manifold.TSNE(
-                perplexity=perplexity, init="pca", max_iter=500, random_state=1, method="barnes_hut"
-            ).fit_transform(vectors.astype(np.float32))
+        places = tsne(vectors, perplexity=30.0, steps=500)
     else:
         places = principal_components(vectors)
     places = places - (places.max(axis=0) + places.min(axis=0)) / 2
