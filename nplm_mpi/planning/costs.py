@@ -61,8 +61,7 @@ def memory_per_rank(
 
 def with_type(settings: TrainingConfig | None, itemsize: int) -> TrainingConfig:
     """Settings with numbers of so many bytes."""
-    dtype = {4: "float32", 8: "float64"}[itemsize]
-    return dataclasses.replace(settings or TrainingConfig(), dtype=dtype)
+    return dataclasses.replace(settings or TrainingConfig(), dtype=f"float{8 * itemsize}")
 
 
 def memory_warning(per_rank: float, on_node: int, available: float) -> str | None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from nplm_mpi.planning.costs import Layout, communication_seconds, layouts, memory_per_rank, messages
 from nplm_mpi.planning.measure import Profile
 from nplm_mpi.planning.networks import Network
@@ -52,7 +54,7 @@ def predict(
     collectives: str,
 ) -> Prediction:
     """Words per second and the rest of one layout. Collective: it may measure."""
-    shape, itemsize = profile.shape, 4 if dtype == "float32" else 8
+    shape, itemsize = profile.shape, np.dtype(dtype).itemsize
     sent = messages(shape, V, K, itemsize, collectives, layout, 0, profile.settings)
     computing = profile.update_seconds(V, K, layout, collectives)
     talking = communication_seconds(network, layout, sent)

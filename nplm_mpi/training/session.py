@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numba
+import numpy as np
 import psutil
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
@@ -353,7 +354,7 @@ def warn_of_memory(comm: Comm, config: Config, V: int, screen: Screen) -> None:
     layout = Layout(*parse_grid(settings.grid)) if settings.grid else Layout(1, comm.size)
     if settings.parallel == "shared":
         layout, on_node = Layout(1, 1), 1  # one copy for all
-    itemsize = 4 if settings.dtype == "float32" else 8
+    itemsize = np.dtype(settings.dtype).itemsize
     per_rank = memory_per_rank(config.model, V, settings.batch, itemsize, layout, settings)
     text = memory_warning(per_rank, on_node, float(psutil.virtual_memory().available))
     if text:
