@@ -8,7 +8,8 @@ with one rank on each of two machines, `mpirun ... python -m benchmarks.slow_net
 
 For each schedule it also compares the counted calls and bytes with the formula of
 nplm_mpi.planning.costs, and the measured speed with what nplm_mpi.plan predicts from a few
-measured updates and Allreduces.  In brackets, and under "plan", what these say.
+measured updates and Allreduces.  In brackets, and under "plan", what these say; under "played" what
+plan --simulate does.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.planning.costs import Layout, communication_seconds, messages
 from nplm_mpi.planning.measure import Profile, measure_network, seconds_per_call
+from nplm_mpi.planning.simulating import Machines, as_link, play
 
 DELAYS = (0, 50, 500)
 BATCHES = (1, 4, 16, 64)
@@ -86,10 +88,13 @@ def measure_here(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, An
         for collectives in SCHEDULES:
             sent = messages(shape, V, K, 4, collectives, layout)
             computing = profile.update_seconds(V, K, layout, collectives)
+            link = as_link(between.ranks, between.sizes, between.seconds)
+            played = play(Machines(link), layout, sent, computing, profile.ratios(V, K, layout))
             talking = communication_seconds(between, layout, sent)
             row = {"K": K, "collectives": collectives, "ranks": comm.size}
             row |= measure(comm, shape, V, K, collectives, span=arguments.seconds)
             row |= {"predicted": K / (computing + talking), "share": talking / (computing + talking)}
+            row |= {"played": K / played.seconds}
             row |= {"bytes_formula": sent.bytes, "calls_formula": len(sent.row)}
             rows.append(row)
     return rows
@@ -129,7 +134,8 @@ def measure_all(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any
 def table(rows: list[dict[str, Any]]) -> str:
     """Speeds by K, each with the ratio to the paper's schedule and plan's error."""
     names = "one way | K | schedule | words/s | of the paper's | calls | bytes | plan | communication | plan"
-    lines = [f"| {names} |", "|" + "---|" * 10]
+    names += " | played"
+    lines = [f"| {names} |", "|" + "---|" * 11]
     for row in rows:
         (paper,) = (
             r["words_per_second"]
@@ -147,6 +153,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"{row['predicted'] / row['words_per_second'] - 1:+.0%}",
             f"{row['communication']:.0%}",
             f"{row['share']:.0%}",
+            f"{row['played'] / row['words_per_second'] - 1:+.0%}" if "played" in row else "-",
         )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)

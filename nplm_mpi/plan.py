@@ -1,5 +1,6 @@
 """python -m nplm_mpi.plan: predict speed, time, memory and the best layout before anything is run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -31,11 +32,13 @@ from nplm_mpi.planning.networks import NETWORKS, Measured
 
 if TYPE_CHECKING:
     from nplm_mpi.planning.predicting import Prediction
+    from nplm_mpi.planning.simulation import Simulated
 
 EXAMPLES = """
 python -m nplm_mpi.plan                                   the paper's AP News network on up to 40 ranks
 python -m nplm_mpi.plan --vocabulary-words 1000000 --ranks 400,4000 --batches 1,1024 --network infiniband-100g
 mpirun -n 2 python -m nplm_mpi.plan --preset mlp9 --corpus brown --ranks 1,2    measures computing and network
+python -m nplm_mpi.plan --simulate --ranks 400,4000 --batches 128,1024 --network ethernet-25g
 """
 
 DEFAULT_PRESET = "ap"
@@ -45,7 +48,11 @@ PLANNED = ("batch", "dtype", "collectives", "optimizer", "clip", "average")
 # The paper's AP News corpus (section 4).
 AP_WORDS, AP_EXAMPLES = 17_964, 13_994_528
 
+# What the simulation is told of the machines.
+CLUSTER = ("ranks_per_node", "slow", "node_hours", "disk", "restart_seconds")
+
 IDLE = (
+    Idle(CLUSTER, lambda given: not given.simulate, without="--simulate"),
     Idle(("batch",), lambda given: bool(given.batches), beside="--batches"),
     Idle(
         tuple(field.name for field in fields(CorpusConfig) if field.name != "corpus"),
@@ -68,6 +75,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
         config = comm.on_root(build_config, arguments, DEFAULT_PRESET)
         ranks = positive_numbers("--ranks", arguments.ranks)
         batches = positive_numbers("--batches", arguments.batches or str(config.training.batch))
+        slow = slow_nodes(arguments)
         network_name = arguments.network or ("measured" if comm.size > 1 else "shared-memory")
         check_network(network_name, comm)
     V, examples = size_of_corpus(comm, config, arguments)
@@ -81,8 +89,20 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     schedules = KINDS[config.model.model].schedules(config.training.collectives)
     candidates = every_layout(profile, network, config.training.dtype, V, examples, ranks, batches, schedules)
     table = best_layouts(candidates)
+    simulated = None
+    if arguments.simulate:
+        from nplm_mpi.planning.simulation import Cluster, simulate
+
+        cluster = Cluster(
+            arguments.ranks_per_node,
+            slow,
+            arguments.node_hours,
+            arguments.disk * 1e6,
+            arguments.restart_seconds,
+        )
+        simulated = simulate(profile, network, V, table, cluster)
     if comm.is_root:
-        show(table, candidates, arguments, config, V, examples, network_name)
+        show(table, candidates, arguments, config, V, examples, network_name, simulated)
 
 
 def make_parser() -> Parser:
@@ -111,6 +131,7 @@ def make_parser() -> Parser:
         type=int,
         help=f"number of examples per epoch (default: that of --corpus, else {AP_EXAMPLES})",
     )
+    add_simulation_options(parser)
     parser.add_argument("--figure", default="", help="draw the table into this file (.png, .pdf, .svg)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
     add_preset_options(parser, DEFAULT_PRESET)
@@ -119,6 +140,64 @@ def make_parser() -> Parser:
     add_options(parser, TrainingConfig, PLANNED, plain)
     add_options(parser, CorpusConfig, plain=plain | {"corpus": ()})
     return parser
+
+
+def add_simulation_options(parser: Parser) -> None:
+    """Add ``--simulate`` and what it is told of the machines."""
+    group = parser.add_argument_group(
+        "Updates played, with ranks that wait for each other and nodes that fail"
+    )
+    group.add_argument(
+        "--simulate",
+        action="store_true",
+        help="play updates of all these ranks: each computes as long as updates took here, each message is "
+        "sent and waited for; recommend K, layout and how often to save, and say how sure that is",
+    )
+    group.add_argument(
+        "--ranks-per-node",
+        type=int,
+        default=1,
+        help="ranks that share a node's connection; between them memory is the network (default: 1)",
+    )
+    group.add_argument(
+        "--slow",
+        metavar="SHARE:FACTOR",
+        default="0:1",
+        help="a share of the nodes that take FACTOR times as long, as in 0.01:1.5 (default: none)",
+    )
+    group.add_argument(
+        "--node-hours",
+        type=float,
+        default=50_000.0,
+        help="hours between two failures of one node, on average (default: 50000)",
+    )
+    group.add_argument(
+        "--disk", type=float, default=200.0, help="MB/s that a checkpoint is written with (default: 200)"
+    )
+    group.add_argument(
+        "--restart-seconds",
+        type=float,
+        default=120.0,
+        help="seconds from a failure until training goes on (default: 120)",
+    )
+
+
+def slow_nodes(arguments: Any) -> tuple[float, float]:
+    """``--slow``, after a look at the other figures of the machines."""
+    for name in ("ranks_per_node", "node_hours", "disk"):
+        value = getattr(arguments, name)
+        require(0 < value < math.inf, f"--{name.replace('_', '-')} {value:g}: give a number above 0")
+    seconds = arguments.restart_seconds
+    require(0 <= seconds < math.inf, f"--restart-seconds {seconds:g}: give 0 or more")
+    try:
+        share, factor = map(float, arguments.slow.split(":"))
+    except ValueError:
+        share, factor = -1.0, 0.0
+    require(
+        0 <= share <= 1 and 1 <= factor < math.inf,
+        f"--slow {arguments.slow!r}: give a share from 0 to 1 and a factor of 1 or more, as in 0.01:1.5",
+    )
+    return share, factor
 
 
 def positive_numbers(option: str, text: str) -> list[int]:
@@ -165,9 +244,12 @@ def show(
     V: int,
     examples: int,
     network: str,
+    simulated: "list[Simulated] | None" = None,
 ) -> None:
     """The table, the recommendation for each number of ranks, warnings, and the figure."""
     from nplm_mpi.planning.predicting import recommendation
+    from nplm_mpi.planning.simulation import HEADER, as_rows, cells
+    from nplm_mpi.planning.simulation import advice as simulated_advice
 
     advice = [recommendation(table, ranks) for ranks in sorted({p.ranks for p in table})]
     total = psutil.virtual_memory().total
@@ -189,6 +271,8 @@ def show(
             "recommendation": advice,
             "warnings": warnings,
         }
+        if simulated is not None:
+            result |= {"simulated": as_rows(simulated), "recommendation": simulated_advice(simulated)}
         print_json(result)
         return
     print(
@@ -206,6 +290,10 @@ def show(
         for p in table
     ]  # fmt: skip
     print_grid(header, rows)
+    if simulated is not None:
+        print("played:")
+        print_grid(HEADER, [cells(line) for line in simulated])
+        advice = simulated_advice(simulated)
     print("\n".join(["recommended:", *advice, *warnings]))
 
 

@@ -21,6 +21,8 @@ from nplm_mpi.planning.networks import Measured
 
 # A larger slice is measured in part: beyond the caches, time grows with the rows.
 LARGEST_SLICE = 256e6
+# How unequal updates are is measured on slices of at most so many words.
+FEWER_ROWS = 20_000
 # Seconds per measurement, more where a few updates take longer.
 SPAN = 0.15
 # Bytes of memory to go through before an Allreduce is timed.
@@ -79,6 +81,7 @@ class Profile:
     shared_memory: bool = True
     network: Measured | None = None
     settings: TrainingConfig = field(default_factory=TrainingConfig)
+    _ratios: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     _known: dict[tuple[int, int, bool, bool, bool], float] = field(default_factory=dict)
 
     def update_seconds(self, V: int, K: int, layout: Layout, collectives: str = "one") -> float:
@@ -94,6 +97,28 @@ class Profile:
         if key not in self._known:
             self._known[key] = self._measure(measured, k, grid, "paper" if key[3] else "one", rapid)
         return self._known[key] * max(1.0, rows / measured)
+
+    def ratios(self, V: int, K: int, layout: Layout, updates: int = 200) -> np.ndarray:
+        """What single updates took here, to the fastest tenth: how unequal they are. Collective.
+
+        In time of the processor: what other programs take from a busy machine is not counted.
+
+        Returns
+        -------
+        (updates,) float64
+            Ascending, 1 and more; of rank 0.
+        """
+        rows, k = Partition(V, layout.columns).count(0), -(-K // layout.rows)
+        rows = max(1, min(rows, FEWER_ROWS))
+        if (rows, k) not in self._ratios:
+            self._ratios[rows, k] = self._measure_ratios(rows, k, updates)
+        return self._ratios[rows, k]
+
+    def _measure_ratios(self, rows: int, k: int, updates: int) -> np.ndarray:
+        settings = dataclasses.replace(self.settings, dtype=self.dtype)
+        model = KINDS[self.shape.model].new_measured(self.shape, settings, rows, k, False, "one", False)
+        spans = times_of_updates(model, updates)
+        return self.comm.on_root(lambda: np.maximum(np.sort(spans) / np.quantile(spans, 0.1), 1.0))
 
     def _measure(self, rows: int, K: int, grid: bool, collectives: str, rapid: bool) -> float:
         settings = dataclasses.replace(self.settings, dtype=self.dtype)
@@ -128,6 +153,21 @@ def seconds_per_update(
         then()
 
     return seconds_per_call(comm, call, span) / updates
+
+
+def times_of_updates(model: AnyModel, updates: int) -> np.ndarray:
+    """Seconds of the processor for each of so many updates with random examples. Not collective."""
+    together, K = model.updates_per_call, model.examples_per_update
+    V, order = model.parameters.V, model.parameters.shape.order
+    draw = np.random.default_rng(1)
+    contexts = draw.integers(V, size=(16, together * K, order - 1), dtype=np.int32)
+    words = draw.integers(V, size=(16, together * K), dtype=np.int32)
+    rates, spans = np.full(together, 1e-6), []
+    for turn in range(updates + 5):
+        start = time.thread_time()
+        model.updates(contexts[turn % 16], words[turn % 16], rates)
+        spans.append((time.thread_time() - start) / together)
+    return np.array(spans[5:])
 
 
 def measure_network(comm: Comm, sizes: tuple[int, ...] = SIZES) -> Measured:
