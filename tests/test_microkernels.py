@@ -12,6 +12,7 @@ from numba import njit
 from nplm_mpi.machine import few_examples, microkernels, row_passes
 from nplm_mpi.machine.aligned import aligned_rows
 from nplm_mpi.machine.fast_exp import exp, tanh
+from nplm_mpi.machine.simd import VECTOR_BYTES
 from tests.helpers.mpi import launch
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}
@@ -180,6 +181,8 @@ sys.exit(pytest.main([*sys.argv[3:], "-q", "-p", "no:cacheprovider", "-p", "no:x
 
 @pytest.mark.parametrize(("without", "width"), [("avx512f", 32), ("avx2", 16)])
 def test_passes_over_rows_and_updates_are_right_with_narrower_registers(without, width, tmp_path):
+    if width == VECTOR_BYTES:
+        pytest.skip("this machine's registers are as narrow: the tests themselves have shown it")
     names = "stepped_multiplied_and_summed or a_pass_for or one_process_without_mpi"
     tests = [os.path.join(os.path.dirname(__file__), f"test_{name}.py") for name in ("microkernels", "model")]
     command = [sys.executable, "-c", NARROW, without, str(width), *tests, "-k", names]
