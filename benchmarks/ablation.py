@@ -20,6 +20,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.config.presets import preset
 from nplm_mpi.corpus import open_prepared, prepare
+from nplm_mpi.storage.figures import label_bars, styled
 
 # Name and the options that differ from the preset; an empty list leaves the preset as it is.
 VARIANTS: dict[str, list[str]] = {
@@ -125,6 +126,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@styled()
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """A bar for each variant."""
     from matplotlib.figure import Figure
@@ -133,11 +135,11 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(7, 0.3 * len(rows) + 1.2), layout="constrained")
     axes = figure.subplots()
     values = [found["valid_perplexity"] for found in rows]
-    axes.barh([found["variant"] for found in rows], values)
+    label_bars(axes, axes.barh([found["variant"] for found in rows], values), "{:.1f}")
     axes.axvline(values[-1], color="black", linewidth=0.8)
-    axes.set_xlim(0.9 * min(values), None)
+    axes.grid(axis="y", visible=False)
     axes.set_xlabel("validation perplexity")
-    figure.savefig(path, dpi=130)
+    figure.savefig(path)
 
 
 def options(parser: argparse.ArgumentParser) -> None:

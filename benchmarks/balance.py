@@ -25,6 +25,7 @@ from benchmarks.declared import Benchmark, network, one_per_core
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
+from nplm_mpi.storage.figures import label_bars, styled
 from nplm_mpi.training.balance import Balance
 
 V = 17_907
@@ -116,23 +117,26 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@styled()
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Words per second side by side."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
     axes = figure.subplots()
-    for i, name in enumerate(("equal", "balanced")):
-        bars = axes.bar(np.arange(len(rows)) + (i - 0.5) * 0.4, [r[name] for r in rows], 0.38, label=name)
-        axes.bar_label(bars, fmt="{:,.0f}", fontsize=7)
+    for i, (name, label) in enumerate((("equal", "equal slices"), ("balanced", "slices that are balanced"))):
+        places = np.arange(len(rows)) + (i - 0.5) * 0.4
+        bars = axes.bar(places, [r[name] for r in rows], 0.38, label=label)
+        label_bars(axes, bars, "{:,.0f}", fontsize=7)
+    axes.grid(axis="x", visible=False)
     axes.set_xticks(
         range(len(rows)),
         [f"K = {r['K']}\n{'shared' if r['disturbed'] else 'free'} core" for r in rows],
         fontsize=8,
     )
-    axes.set_ylabel("words/s")
-    axes.legend(fontsize=8, title="slices")
-    figure.savefig(path, dpi=130)
+    axes.set_ylabel("words per second")
+    axes.legend(fontsize=8)
+    figure.savefig(path)
 
 
 def options(parser: argparse.ArgumentParser) -> None:

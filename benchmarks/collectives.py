@@ -21,6 +21,7 @@ from benchmarks.declared import Benchmark, network, one_per_core
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
+from nplm_mpi.storage.figures import label_bars, styled
 
 V = 17_907
 BATCHES = (1, 16, 32, 128)
@@ -109,6 +110,10 @@ def spread(row: dict[str, Any], key: str) -> str:
     return f"{row[key]:.1%} ({several[0]:.1%} to {several[-1]:.1%})"
 
 
+IN_WORDS = {"one": "one collective", "two": "two collectives", "paper": "the paper's three"}
+
+
+@styled()
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Shares of the time, with the paper's and the aim."""
     from matplotlib.figure import Figure
@@ -118,14 +123,15 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     for i, name in enumerate(SCHEDULES):
         mine = [r for r in rows if r["collectives"] == name]
         places = np.arange(len(mine)) + (i - 1) * 0.27
-        bars = axes.bar(places, [100 * r["share"] for r in mine], 0.26, label=name)
-        axes.bar_label(bars, fmt="{:.1f}", fontsize=7)
+        bars = axes.bar(places, [100 * r["share"] for r in mine], 0.26, label=IN_WORDS[name])
+        label_bars(axes, bars, "{:.1f}")
+    axes.grid(axis="x", visible=False)
     axes.axhline(100 * PAPER, color="gray", linestyle=":", label="the paper's 1/15")
     axes.axhline(100 * AIM, color="gray", linestyle="--", label="1/40")
     axes.set_xticks(range(len(BATCHES)), [f"K = {K}" for K in BATCHES])
     axes.set_ylabel("% of all ranks' time in collectives")
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path)
 
 
 def options(parser: argparse.ArgumentParser) -> None:

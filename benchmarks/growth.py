@@ -30,6 +30,7 @@ from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.planning.costs import Layout, communication_seconds, memory_per_rank, messages
 from nplm_mpi.planning.measure import Profile, measure_network, seconds_per_update
 from nplm_mpi.planning.networks import Link, Measured
+from nplm_mpi.storage.figures import GREY, styled
 
 V, HIDDEN, K = 17_907, 100, 32
 VARIED: dict[str, tuple[int, ...]] = {
@@ -115,20 +116,21 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + f"\n\nThe law, per rank: {fit}."
 
 
+@styled()
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """A panel per size."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3.3), layout="constrained")
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
     for axes, name in zip(figure.subplots(1, 3), VARIED, strict=True):
         mine = sorted((r for r in rows if r["panel"] == name), key=lambda r: r[name])
         size = "D" if name == "h" else name
         axes.loglog([r[size] for r in mine], [r["words_per_second"] for r in mine], "o")
-        axes.loglog([r[size] for r in mine], [r["predicted"] for r in mine], "k:", linewidth=1)
+        axes.loglog([r[size] for r in mine], [r["predicted"] for r in mine], ":", color=GREY, linewidth=1.2)
         axes.xaxis.set_minor_formatter("")
         axes.set_xlabel({"V": "V, words", "D": "D, columns of O", "K": "K, examples per update"}[size])
-    figure.axes[0].set_ylabel(f"words/s on {rows[0]['ranks']} ranks (dotted: the law)")
-    figure.savefig(path, dpi=130)
+    figure.axes[0].set_ylabel(f"words/s, {rows[0]['ranks']} ranks (dotted: the law)")
+    figure.savefig(path)
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -26,6 +26,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.planning.measure import seconds_per_update
+from nplm_mpi.storage.figures import MARKERS, styled
 
 # V, n, m, h, direct: Brown without and with direct connections, AP.
 NETWORKS = [(17_907, 5, 30, 100, False), (17_907, 5, 60, 50, True), (17_964, 6, 100, 60, True)]
@@ -116,6 +117,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@styled()
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """The roofline of one core and where updates lie under it."""
     from matplotlib.figure import Figure
@@ -128,7 +130,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axes.loglog(intensity, np.minimum(peak, copy * intensity), "k-", linewidth=1)
     axes.annotate(f"sgemm {peak:.0f} GF/s", (60, peak), (20, peak * 1.12), fontsize=8)
     axes.annotate(f"copy {copy:.0f} GB/s", (0.5, copy * 0.5), (0.4, copy * 0.75), fontsize=8, rotation=35)
-    for marker, D in zip("os^", sorted({r["D"] for r in rows}), strict=False):
+    for marker, D in zip(MARKERS, sorted({r["D"] for r in rows}), strict=False):
         mine = [r for r in rows if r["D"] == D]
         axes.plot(
             [r["flops_per_byte"] for r in mine],
@@ -140,7 +142,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axes.set_xlabel("flops per byte of O read or written")
     axes.set_ylabel("GF/s of one core, whole updates")
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path)
 
 
 BENCHMARK = Benchmark(

@@ -23,6 +23,7 @@ from nplm_mpi.comm import Comm
 from nplm_mpi.planning.costs import Layout, communication_seconds, messages
 from nplm_mpi.planning.measure import Profile, measure_network
 from nplm_mpi.planning.networks import NETWORKS
+from nplm_mpi.storage.figures import MARKERS, styled, whole_numbers
 
 PAPER_SHARE = 1 / 15
 
@@ -109,24 +110,29 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@styled()
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Efficiency and share of communication against ranks."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for kind, K in sorted({(r["scaling"], r["K"]) for r in rows}):
+    kinds = sorted({(r["scaling"], r["K"]) for r in rows})
+    for (kind, K), marker in zip(kinds, MARKERS, strict=False):
         mine = sorted((r for r in rows if (r["scaling"], r["K"]) == (kind, K)), key=lambda r: int(r["ranks"]))
         ranks = [r["ranks"] for r in mine]
-        left.plot(ranks, [r["efficiency"] for r in mine], "o-", label=f"{kind}, K={K}")
-        right.plot(ranks, [r["communication"] for r in mine], "o-")
-    right.axhline(PAPER_SHARE, color="gray", linestyle=":", label="the paper's 1/15")
-    for axes, name in ((left, "efficiency"), (right, "share of communication")):
+        left.plot(
+            ranks, [100 * r["efficiency"] for r in mine], marker=marker, label=f"{kind} scaling, K = {K}"
+        )
+        right.plot(ranks, [100 * r["communication"] for r in mine], marker=marker)
+    right.axhline(100 * PAPER_SHARE, color="gray", linestyle=":", label="the paper's 1/15")
+    for axes, name in ((left, "efficiency (%)"), (right, "share of communication (%)")):
         axes.set_xlabel("ranks")
         axes.set_ylabel(name)
         axes.set_ylim(0)
+        whole_numbers(axes.xaxis)
         axes.legend()
-    figure.savefig(path, dpi=150)
+    figure.savefig(path)
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -25,6 +25,7 @@ from benchmarks.ablation import train
 from benchmarks.declared import Benchmark, tell
 from nplm_mpi.comm import Comm
 from nplm_mpi.reproduce.work import learning_curve
+from nplm_mpi.storage.figures import label_bars, styled
 
 SHAPES = {"direct": ["--direct"], "no-direct": ["--no-direct"]}
 WAYS = {
@@ -97,6 +98,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@styled()
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Two bars for each setting."""
     from matplotlib.figure import Figure
@@ -106,16 +108,14 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axes = figure.subplots()
     for number, shape in enumerate(shapes_of(rows)):
         values = [shapes.get(shape, {}).get("valid_perplexity") or 0 for shapes in settings.values()]
-        axes.barh([place + 0.4 * number - 0.2 for place in range(len(settings))], values, 0.4, label=shape)
+        places = [place + 0.4 * number - 0.2 for place in range(len(settings))]
+        label_bars(axes, axes.barh(places, values, 0.4, label=shape), "{:.0f}")
     axes.set_yticks(range(len(settings)), [f"{way}, K = {K}, {rate}" for way, K, rate in settings])
     axes.invert_yaxis()
-    axes.set_xlim(0.9 * min((run["valid_perplexity"] for run in rows if run["valid_perplexity"]), default=0))
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:.0f}")
-    axes.xaxis.set_minor_formatter("{x:.0f}")
+    axes.grid(axis="y", visible=False)
     axes.set_xlabel("validation perplexity")
     axes.legend()
-    figure.savefig(path, dpi=130)
+    figure.savefig(path)
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.declared import Benchmark, launcher
 from nplm_mpi.comm import Comm
+from nplm_mpi.storage.figures import MARKERS, styled, whole_numbers
 
 
 def train(ranks: int, options: list[str], out: Path) -> dict[str, Any]:
@@ -56,19 +57,26 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def label_of(row: dict[str, Any]) -> str:
+    """A row in words."""
+    return "one rank" if row["ranks"] == 1 else f"{row['ranks']} ranks that share memory"
+
+
+@styled()
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Validation perplexity by epoch."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3.5), layout="constrained")
     axes = figure.subplots()
-    for r in rows:
+    for r, marker in zip(rows, MARKERS, strict=False):
         values = r["valid_perplexities"]
-        axes.plot(range(1, len(values) + 1), values, "o-", label=f"{r['scheme']}, ranks: {r['ranks']}")
+        axes.plot(range(1, len(values) + 1), values, marker=marker, label=label_of(r))
+    whole_numbers(axes.xaxis)
     axes.set_xlabel("epochs")
-    axes.set_ylabel("validation perplexity")
+    axes.set_ylabel("validation perplexity (not from 0)")
     axes.legend()
-    figure.savefig(path, dpi=130)
+    figure.savefig(path)
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -30,6 +30,7 @@ from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.planning.costs import Layout, communication_seconds, messages
 from nplm_mpi.planning.measure import Profile, measure_network, seconds_per_call
 from nplm_mpi.planning.simulating import Machines, as_link, play
+from nplm_mpi.storage.figures import MARKERS, plain_numbers, styled
 
 DELAYS = (0, 50, 500)
 BATCHES = (1, 4, 16, 64)
@@ -159,6 +160,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+IN_WORDS = {"one": "one collective", "two": "two collectives", "paper": "the paper's three"}
+
+
+@styled()
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Words per second against K, a panel per delay."""
     from matplotlib.figure import Figure
@@ -168,17 +173,21 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(3.4 * len(delays), 3.4), layout="constrained")
     panels = figure.subplots(1, len(delays), sharey=True, squeeze=False)[0]
     for axes, delay in zip(panels, delays, strict=True):
-        for collectives in SCHEDULES:
+        for collectives, marker in zip(SCHEDULES, MARKERS, strict=False):
             mine = [r for r in rows if r["delay_us"] == delay and r["collectives"] == collectives]
             axes.loglog(
-                [r["K"] for r in mine], [r["words_per_second"] for r in mine], "o-", label=collectives
+                [r["K"] for r in mine],
+                [r["words_per_second"] for r in mine],
+                marker=marker,
+                label=IN_WORDS[collectives],
             )
             axes.loglog([r["K"] for r in mine], [r["predicted"] for r in mine], "k:", linewidth=0.8)
-        axes.set_title(f"{delay} us one way")
+        plain_numbers(axes.xaxis, sorted({row["K"] for row in rows}))
+        axes.set_title(f"{delay} microseconds one way")
         axes.set_xlabel("K, examples per update")
     panels[0].set_ylabel("words per second (dotted: plan)")
-    panels[0].legend(title="collectives")
-    figure.savefig(path, dpi=150)
+    panels[0].legend()
+    figure.savefig(path)
 
 
 def options(parser: argparse.ArgumentParser) -> None:

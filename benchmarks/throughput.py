@@ -35,6 +35,7 @@ from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
+from nplm_mpi.storage.figures import COLORS, label_bars, styled
 
 V, ORDER = 17_907, 5
 # K, h, m, direct
@@ -304,25 +305,23 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@styled()
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Bars of the medians, on a logarithmic axis."""
+    """Bars of the medians, from zero; a panel for each network, with a scale of its own."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    axes = figure.subplots()
     names = names_in(rows)
-    width = 0.85 / len(names)
-    for i, name in enumerate(names):
-        mine = [k for k, row in enumerate(rows) if name in row["words_per_second"]]
-        heights = [statistics.median(rows[k]["words_per_second"][name]) for k in mine]
-        places = np.array(mine) + (i - (len(names) - 1) / 2) * width
-        bars = axes.bar(places, heights, 0.95 * width, label=name)
-        axes.bar_label(bars, fmt="{:,.0f}", fontsize=6.5)
-    axes.set_xticks(range(len(rows)), [shape_of(row) for row in rows], fontsize=8)
-    axes.set_yscale("log")
-    axes.set_ylabel("words per second, 2 cores")
-    figure.legend(loc="outside upper center", ncols=len(names))
-    figure.savefig(path, dpi=130)
+    figure = Figure(figsize=(7, 0.9 + 0.28 * len(rows) * (len(names) + 1)), layout="constrained")
+    for axes, row in zip(figure.subplots(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
+        found = [name for name in names if name in row["words_per_second"]]
+        speeds = [statistics.median(row["words_per_second"][name]) for name in found]
+        bars = axes.barh(found, speeds, 0.75, color=[COLORS[names.index(name)] for name in found])
+        label_bars(axes, bars, "{:,.0f}")
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_title(shape_of(row), loc="left", fontsize=9)
+    figure.supxlabel("words per second on 2 cores; each panel has its own scale", fontsize=9)
+    figure.savefig(path)
 
 
 def measure(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:

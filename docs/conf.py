@@ -1,5 +1,6 @@
 """Sphinx: ``sphinx-build -W docs docs/_build`` makes the HTML pages."""
 
+import logging
 import pydoc
 import sys
 from pathlib import Path
@@ -17,22 +18,60 @@ from nplm_mpi.models.kinds import KINDS
 project = "nplm-mpi"
 author = "The nplm-mpi contributors"
 release = version = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = [
+    *("myst_parser", "sphinx_copybutton", "sphinx_design"),
+    *("sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.napoleon", "sphinx.ext.viewcode"),
+]
 exclude_patterns = ["_build"]
 default_role = "literal"
-html_theme = "alabaster"
+html_theme = "pydata_sphinx_theme"
+html_title = f"nplm-mpi {version}"
 html_theme_options = {
-    "description": "The neural probabilistic language model, trained over MPI",
-    "fixed_sidebar": True,
-    "page_width": "1080px",
-    "sidebar_width": "240px",
+    "navbar_align": "left",
+    "header_links_before_dropdown": 6,
+    "navigation_with_keys": False,
+    "show_toc_level": 2,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": ["sphinx-version"],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"**": ["about.html", "searchfield.html", "navigation.html"]}
+html_sidebars = {"index": []}
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+# What is copied are the commands of a console, without the sign before them and without what they print.
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 napoleon_google_docstring = False
 napoleon_use_ivar = True
+
+# Names of other packages lead to their pages, where these can be asked what they describe; without a network
+# the names stay text, and that is no failure of ours.
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "scipy": ("https://docs.scipy.org/doc/scipy", None),
+    "h5py": ("https://docs.h5py.org/en/stable", None),
+    "mpi4py": ("https://mpi4py.readthedocs.io/en/stable", None),
+}
+intersphinx_timeout = 5
+napoleon_preprocess_types = True
+napoleon_type_aliases = {
+    "ndarray": ":class:`numpy.ndarray`",
+    "array": ":class:`numpy.ndarray`",
+    "Path": ":class:`pathlib.Path`",
+    "callable": ":class:`collections.abc.Callable`",
+    "sequence": ":class:`collections.abc.Sequence`",
+    "iterable": ":class:`collections.abc.Iterable`",
+}
+logging.getLogger("sphinx.sphinx.ext.intersphinx").addFilter(
+    lambda record: "failed to reach any of the inventories" not in record.getMessage()
+)
 
 # References must lead somewhere. The words of numpydoc's type fields ("(K,) array") are none.
 nitpicky = True

@@ -4,6 +4,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
 from nplm_mpi.base.files import told_to_user
@@ -13,6 +14,7 @@ from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser
 from nplm_mpi.commandline.metrics import read_metrics, training_curve
 from nplm_mpi.commandline.streams import report
+from nplm_mpi.storage.figures import COLORS, picture_format, styled, write_figure
 
 EXAMPLES = """
 python -m nplm_mpi.plot runs/mlp1
@@ -49,13 +51,17 @@ def draw(arguments: argparse.Namespace) -> None:
         (short, read_metrics(run)) for short, run in zip(names(arguments.runs), arguments.runs, strict=True)
     ]
     from nplm_mpi.scoring.word_map import load_pyplot
-    from nplm_mpi.storage.figures import picture_format, write_figure
 
-    pyplot = load_pyplot()
-    figure, axes = pyplot.subplots(figsize=(9, 5.5), dpi=130, layout="constrained")
+    paint(load_pyplot(), runs, arguments)
+
+
+@styled()
+def paint(pyplot: Any, runs: list[tuple[str, Any]], arguments: argparse.Namespace) -> None:
+    """Draw the curves of named runs."""
+    figure, axes = pyplot.subplots(figsize=(9, 5.5), layout="constrained")
     last = []
     for number, (name, entries) in enumerate(runs):
-        color = f"C{number % 10}"
+        color = COLORS[number % len(COLORS)]
         train = training_curve(entries, arguments.by)
         valid = [(e[arguments.by], e["valid_perplexity"]) for e in entries if e.get("valid_perplexity")]
         if train:
@@ -76,9 +82,9 @@ def draw(arguments: argparse.Namespace) -> None:
     axes.yaxis.set_major_formatter(pyplot.FuncFormatter(lambda y, _: f"{y:,.0f}"))
     axes.yaxis.set_minor_formatter(pyplot.FuncFormatter(lambda y, _: f"{y:,.0f}"))
     axes.set_xlabel(AXES[arguments.by])
-    axes.set_ylabel("perplexity")
+    axes.set_ylabel("perplexity (logarithmic, not from 0)")
     axes.grid(alpha=0.3, which="both")
-    legend = axes.legend(frameon=False, fontsize=9)
+    legend = axes.legend()
     for text in legend.get_texts():
         text.set_parse_math(False)
     try:

@@ -3,6 +3,7 @@
 In a program ``nplm_mpi.train(...)`` does the same: :func:`nplm_mpi.python.training.train`.
 """
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -64,6 +65,7 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
         signals,
         Screen(comm.is_root, loudness, arguments.timestamps),
         f"nplm_mpi {__version__}, python -m nplm_mpi.train --config THIS",
+        shlex.join(["python", "-m", "nplm_mpi.train", *argv]),
     )
     if comm.is_root:
         show(summary, config.output.json)

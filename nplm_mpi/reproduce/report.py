@@ -15,7 +15,7 @@ from nplm_mpi.base.files import told_to_user
 from nplm_mpi.config.presets import preset
 from nplm_mpi.reproduce.rows import SETTINGS, Row
 from nplm_mpi.reproduce.verdicts import Results, Verdict
-from nplm_mpi.storage.figures import write_figure
+from nplm_mpi.storage.figures import COLORS, MARKERS, styled, whole_numbers, write_figure
 
 SETTINGS_SAID = {
     "paper": "The paper's settings to the letter: one example per update (K = 1), in corpus order, rate "
@@ -150,8 +150,13 @@ def draw(folder: Path, summary: dict[str, Any]) -> list[Path]:
     except ImportError:
         return []
     matplotlib.use("Agg")
+    with styled():
+        return draw_styled(folder, summary)
+
+
+def draw_styled(folder: Path, summary: dict[str, Any]) -> list[Path]:
+    """:func:`draw`, in this project's style."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     name, title, compare = summary["table"], summary["title"], comparable(summary)
     ready, results = known_rows(summary)
@@ -169,10 +174,10 @@ def draw(folder: Path, summary: dict[str, Any]) -> list[Path]:
             axes.plot(
                 [point["epoch"] for point in points],
                 valid,
-                color=f"C{presets.index(row.preset)}",
-                marker="os^D"[ways.index(row.settings) % 4],
+                color=COLORS[presets.index(row.preset) % len(COLORS)],
+                marker=MARKERS[ways.index(row.settings) % len(MARKERS)],
                 markersize=4,
-                label=row.name,
+                label=in_words(row),
             )
         baselines = sorted(
             (results[row.name]["valid"], f"{row.label}, n = {row.order}")
@@ -194,11 +199,14 @@ def draw(folder: Path, summary: dict[str, Any]) -> list[Path]:
                 fontsize=8,
             )
         axes.set(
-            xlabel="epoch", ylabel="validation perplexity", title=f"{title}: learning curves", yscale="log"
+            xlabel="epoch",
+            ylabel="validation perplexity (not from 0)",
+            title=f"{title}: learning curves",
+            yscale="log",
         )
         axes.yaxis.set_major_formatter("{x:.0f}")
         axes.yaxis.set_minor_formatter("{x:.0f}")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        whole_numbers(axes.xaxis)
         axes.legend()
         written.append(_save(figure, folder / f"{name}_curves.png"))
     main = [row for row in ready if row.paper[2] is not None and row.form == "interpolated"]
@@ -211,13 +219,22 @@ def draw(folder: Path, summary: dict[str, Any]) -> list[Path]:
         axes.barh(places - (0.2 if compare else 0), ours, height, label="ours")
         if compare:
             axes.barh(places + 0.2, paper, height, label="paper")
-        axes.set_yticks(places, [f"{row.label} ({row.name})" for row in main], fontsize=8)
+        axes.set_yticks(places, [in_words(row) for row in main], fontsize=8)
         axes.margins(y=0.01)
+        axes.set_xlim(0)
+        axes.grid(axis="y", visible=False)
         axes.invert_yaxis()
         axes.set(xlabel="test perplexity", title=title)
         axes.legend()
         written.append(_save(figure, folder / f"{name}_bars.png"))
     return written
+
+
+def in_words(row: Row) -> str:
+    """A row's name for readers."""
+    label, classes, details = description(row)
+    parts = [f"{classes} classes" if classes else "", "" if row.preset else f"n = {row.order}", details]
+    return ", ".join([label, *filter(None, parts)])
 
 
 def _save(figure: Any, path: Path) -> Path:

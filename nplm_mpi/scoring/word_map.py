@@ -11,7 +11,7 @@ from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.files import told_to_user
 from nplm_mpi.base.optional import needed
 from nplm_mpi.corpus import Vocabulary
-from nplm_mpi.storage.figures import picture_format, write_figure
+from nplm_mpi.storage.figures import COLORS, picture_format, write_figure
 
 # Of t-SNE (van der Maaten and Hinton 2008): about how many neighbours a word has, and steps.
 PERPLEXITY, STEPS = 20.0, 600
@@ -90,7 +90,7 @@ def draw(words: list[str], places: np.ndarray, path: str | Path, title: str) -> 
     """
     pyplot, textalloc = load_pyplot(), needed("textalloc", "textalloc")
     figure, axes = pyplot.subplots(figsize=(14, 14), dpi=120, layout="constrained")
-    axes.scatter(*places.T, s=6, color="#c44e52", zorder=3)
+    axes.scatter(*places.T, s=6, color=COLORS[1], zorder=3)
     axes.set_title(title, fontsize=13, parse_math=False)
     axes.set_xticks([])
     axes.set_yticks([])

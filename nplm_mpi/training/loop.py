@@ -26,6 +26,7 @@ from nplm_mpi.scoring.evaluation import evaluate
 from nplm_mpi.scoring.line_scores import finite
 from nplm_mpi.storage.model_file import read_into, save_model
 from nplm_mpi.storage.saving import EPOCH, NonFiniteError, SaveError, open_model
+from nplm_mpi.training.accounts import GradientProbe, Spending, peak_memory, weight_norm
 from nplm_mpi.training.balance import Balance
 from nplm_mpi.training.overflow import MOST, NonFinite, clean
 from nplm_mpi.training.pulse import Interrupted, Pulse
@@ -61,6 +62,9 @@ class Training:
     unsaved : set of str
         Names of files whose last writing failed.
     cost : SavingCost
+    spending : Spending
+    about : dict
+        What the line of the start tells, see :func:`nplm_mpi.training.accounts.circumstances`.
     balance : Balance or None
         Who deals the rows of O anew, if anybody does.
     """
@@ -97,6 +101,9 @@ class Training:
             self.updates = self.balance.updates
         self.unsaved: set[str] = set()
         self.cost = SavingCost()
+        self.spending = Spending(self.comm)
+        self.about: dict[str, Any] = {}
+        self._gradient_norm: float | None = None
         self.examples_before = state.examples
         self.fingerprint = self.comm.on_root(fingerprint, corpus)
         self.parts = {name: self._examples(name, complete=name == "train") for name in corpus.parts}
@@ -171,9 +178,11 @@ class Training:
         if self.state.position == 0:
             self.comm.on_root(self.keep_epoch)
         self.listen("began", {"examples": self.state.examples})
+        self.log("start", **self.about)
         while not self.finished:
             try:
-                self.train_epoch()
+                with self.spending.during("computing"):
+                    self.train_epoch()
                 self.end_epoch()
             except NonFinite as error:
                 self.go_back(error)
@@ -189,7 +198,10 @@ class Training:
             K * self.pulse.updates_per_call, state.position, self.per_epoch, key
         ):
             rates = self.rate(state.examples + np.arange(0, len(words), K))
+            # Looked at once for each log line; copies of all updates' weights would cost time.
+            probe = GradientProbe(self.model) if self._gradient_norm is None else None
             self.count(self.updates(contexts, words, rates), len(rates))
+            self._gradient_norm = (probe.norm(rates) or 0.0) if probe else self._gradient_norm
             if self.pulse.due(state.updates):
                 self.log_and_save()
 
@@ -216,21 +228,27 @@ class Training:
     def log_and_save(self) -> None:
         """Between two updates: what the pulse says is due."""
         if self.pulse.log:
-            self.log("progress", **self.pulse.rates(self.state.examples))
+            self.log("progress", **self.pulse.rates(self.state.examples), **self.gradient())
         if self.pulse.level:
             raise Interrupted(self.pulse.level)
         if self.pulse.save:
             self.save_checkpoint()
 
+    def gradient(self) -> dict[str, float]:
+        """The norm of the gradient since the last log line, where there is one."""
+        found, self._gradient_norm = self._gradient_norm, None
+        return {"gradient_norm": found} if found else {}
+
     def end_epoch(self) -> None:
         """Evaluate, keep the best model, save."""
-        state, speed = self.state, self.pulse.rates(self.state.examples)
+        state, speed = self.state, self.pulse.rates(self.state.examples) | self.gradient()
         result: dict[str, Any] = {"epoch": state.epoch + 1, "train_perplexity": state.train_perplexity}
         better = True
         if self.config.output.evaluate and len(self.parts["valid"]):
             self.listen("stage", {"message": "validating"})
             unk = self.corpus.vocabulary.unk
-            found = evaluate(self.model, self.parts["valid"], self.pulse.give_way, unk)
+            with self.spending.during("validation"):
+                found = evaluate(self.model, self.parts["valid"], self.pulse.give_way, unk)
             valid = found.perplexity
             if not math.isfinite(valid):
                 raise NonFinite(f"the validation perplexity after epoch {state.epoch + 1} is {valid}")
@@ -244,7 +262,16 @@ class Training:
             (state.epoch + 1, 0) if better else (state.best_epoch, state.stale + 1)
         )
         state.history.append(result)
-        self.log("epoch", **speed, **result, best_valid_perplexity=state.best, stalled=state.stale)
+        self.log(
+            "epoch",
+            **speed,
+            **result,
+            best_valid_perplexity=state.best,
+            stalled=state.stale,
+            memory_bytes=peak_memory(self.comm)[0],
+            weight_norm=weight_norm(self.model),
+            seconds_by_rank=self.spending.by_rank(),
+        )
         state.epoch, state.position, state.log_likelihood = state.epoch + 1, 0, 0.0
         self.save_checkpoint()
         self.pulse.mark(state.examples)
@@ -362,7 +389,7 @@ class Training:
         """Write a model into the run's folder; a failure is a warning. Collective."""
         start = time.perf_counter()
         try:
-            with self.comm.watch.patient():
+            with self.comm.watch.patient(), self.spending.during("saving"):
                 size = save_model(
                     self.out / name,
                     self.model,

@@ -1,7 +1,6 @@
 """A run from its configuration to its summary: folder, corpus, model, training, last evaluation."""
 
 import os
-import resource
 import socket
 import threading
 import time
@@ -31,6 +30,7 @@ from nplm_mpi.planning.costs import Layout, memory_per_rank, memory_warning
 from nplm_mpi.storage import saving as checkpoint
 from nplm_mpi.storage.model_file import read_into, vocabulary_of
 from nplm_mpi.training import beginning
+from nplm_mpi.training.accounts import circumstances, peak_memory
 from nplm_mpi.training.compiling import WORDS, compile_kernels
 from nplm_mpi.training.folder_lock import FolderLock, is_marked
 from nplm_mpi.training.loop import Training, final_evaluation
@@ -84,6 +84,7 @@ def run(
     signals: Signals,
     screen: Screen,
     header: str,
+    command: str = "",
 ) -> dict[str, Any]:
     """Train until done or asked to stop; a summary. Collective.
 
@@ -98,10 +99,12 @@ def run(
     screen : Screen
     header : str
         What the folder's config.yaml begins with.
+    command : str
+        What was typed, for metrics.jsonl.
     """
     lock = FolderLock()
     try:
-        return train(comm, config, going_on, signals, screen, header, lock)
+        return train(comm, config, going_on, signals, screen, header, command, lock)
     finally:
         comm.watch.rest()
         lock.release()
@@ -114,6 +117,7 @@ def train(
     signals: Signals,
     screen: Screen,
     header: str,
+    command: str,
     lock: FolderLock,
 ) -> dict[str, Any]:
     """:func:`run`, taking ``lock`` on rank 0. Collective."""
@@ -140,7 +144,9 @@ def train(
             screen.say(tell_resumed(found, training))
         elif config.output.resume == "auto":
             screen.say(f"{out} holds no run yet: this one starts from the beginning")
+        training.about = circumstances(comm, config.training.threads, command) | {"corpus": corpus.describe()}
         clock.begin()
+        training.spending.seconds["starting"] = clock.starting
         training.run()
         clock.end()
     return sum_up(training, out, evaluated(training, out, screen), clock)
@@ -242,7 +248,7 @@ def evaluated(training: Training, out: Path, screen: Screen) -> dict[str, Any]:
 def sum_up(training: Training, out: Path, results: dict[str, Any], clock: Clock) -> dict[str, Any]:
     """What the end of a run tells, with the results of its evaluation; logged, too. Collective."""
     state, trained = training.state, clock.training
-    memory = training.comm.allgather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    largest, together = peak_memory(training.comm)
     summary = {
         "parameters": training.config.model.count_parameters(len(training.corpus.vocabulary)),
         "epochs": state.epoch,
@@ -264,14 +270,18 @@ def sum_up(training: Training, out: Path, results: dict[str, Any], clock: Clock)
         "bytes_saved": training.cost.bytes,
         **training.model.summary(),
         **slices(training),
-        "memory_bytes": max(memory),
-        "memory_bytes_all_ranks": sum(memory),
+        "memory_bytes": largest,
+        "memory_bytes_all_ranks": together,
         "ranks": training.comm.size,
         "out": str(out),
         "files": kept_files(out),
         "unsaved": sorted(training.unsaved),
     }
-    training.log("summary", **{"perplexity": results.get("test_perplexity"), **summary})
+    training.log(
+        "summary",
+        **{"perplexity": results.get("test_perplexity"), **summary},
+        seconds_by_rank=training.spending.by_rank(),
+    )
     return summary
 
 
