@@ -212,7 +212,8 @@ def test_the_page_holds_what_the_run_is_and_loads_nothing(run: Path, tmp_path: P
         "Temperature 0.7",
     ):
         assert part in head
-    assert "config.yaml" in head and "--order" not in head
+    assert "config.yaml" in head and "python -m nplm_mpi.train --corpus" in head
+    assert "Norm of the gradient" in head and "Memory (MB)" in head and "SHA-256" in head
     assert re.search(r"<dt>test perplexity</dt><dd>\d", head)
     levels = [int(level) for level in re.findall(r"<h(\d)", head)]
     assert levels[0] == 1 and max(b - a for a, b in itertools.pairwise(levels)) <= 1
