@@ -127,10 +127,7 @@ def nearest(vectors: Vectors, rows: np.ndarray, every: np.ndarray) -> tuple[np.n
 
 def lay_out(vectors: np.ndarray, method: str) -> np.ndarray:
     """Points in the plane, (N, 2), the same every time; between -1 and 1."""
-    if method == "tsne" and len(vectors) > 5:
-        places = tsne(vectors, perplexity=30.0, steps=500)
-    else:
-        places = principal_components(vectors)
+    places = tsne(vectors, 30.0, 500) if method == "tsne" else principal_components(vectors)
     places = places - (places.max(axis=0) + places.min(axis=0)) / 2
     return places / max(np.abs(places).max(), 1e-12)
 

@@ -39,8 +39,8 @@ def styled() -> Iterator[None]:
     import matplotlib
     from cycler import cycler
 
-    # Marks differ with colours, so that lines are told apart in print, too.
-    with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycler(color=COLORS)}):
+    settings: Any = {**STYLE, "axes.prop_cycle": cycler(color=COLORS)}
+    with matplotlib.rc_context(settings):
         yield
 
 
