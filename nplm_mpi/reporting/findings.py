@@ -202,6 +202,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
             ("processor", f"{start.get('processor', '')} ({start.get('cores', '?')} cores)"),
             ("versions", ", ".join(f"{name} {value}" for name, value in start.get("versions", {}).items())),
             ("begun", start.get("time")),
+            ("program", start.get("program")),
             ("typed", start.get("command")),
         ]
     elif run.summary.get("ranks"):

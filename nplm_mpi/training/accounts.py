@@ -12,7 +12,6 @@ import h5py
 import numba
 import numpy as np
 
-from nplm_mpi import __version__
 from nplm_mpi.base.hosts import hostname
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.interface import AnyModel
@@ -106,11 +105,15 @@ class GradientProbe:
         return float(np.sqrt(squares) / rates.sum())
 
 
-def circumstances(comm: Comm, threads: int, command: str) -> dict[str, Any]:
-    """Where and with what a run works. Collective: one exchange."""
+def circumstances(comm: Comm, threads: int, begun_by: str, command: str) -> dict[str, Any]:
+    """Where and with what a run works. Collective: one exchange.
+
+    ``begun_by`` says which version began it, as config.yaml does; ``command`` what was typed.
+    """
     hosts = comm.allgather(hostname())
     return {
         "time": time.strftime("%Y-%m-%d %H:%M:%S%z"),
+        "program": begun_by,
         "command": command,
         "ranks": comm.size,
         "threads": threads,
@@ -118,7 +121,6 @@ def circumstances(comm: Comm, threads: int, command: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "processor": processor(),
         "versions": {
-            "nplm_mpi": __version__,
             "Python": platform.python_version(),
             "NumPy": np.__version__,
             "numba": numba.__version__,

@@ -144,7 +144,8 @@ def train(
             screen.say(tell_resumed(found, training))
         elif config.output.resume == "auto":
             screen.say(f"{out} holds no run yet: this one starts from the beginning")
-        training.about = circumstances(comm, config.training.threads, command) | {"corpus": corpus.describe()}
+        training.about = circumstances(comm, config.training.threads, header, command)
+        training.about["corpus"] = corpus.describe()
         clock.begin()
         training.spending.seconds["starting"] = clock.starting
         training.run()
