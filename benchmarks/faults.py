@@ -23,6 +23,7 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ import h5py
 import numpy as np
 import pytest
 
+from benchmarks.fault_commands import (
+    campaign_of_options,
+    campaign_of_readers,
+    campaign_of_walls,
+    in_a_folder,
+)
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.models.kinds import configure
@@ -39,7 +46,16 @@ from nplm_mpi.storage.saving import SaveError, Sliced, Whole, latest_good, open_
 from tests.helpers.faults import MODELS, Tally, corrupted, kill_and_resume, uninterrupted
 from tests.test_disks import FULL, WRITERS, failing
 
-PARTS = ("damaged_files", "forged_files", "full_disks", "disk_errors", "kills")
+PARTS = (
+    "damaged_files",
+    "forged_files",
+    "read_files",
+    "full_disks",
+    "disk_errors",
+    "walls",
+    "options",
+    "kills",
+)
 PER_RUN = 10
 """Kills of one run before it is resumed to its end."""
 COMPILING = 60.0
@@ -228,6 +244,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=400)
     parser.add_argument("--minutes", type=float, default=60, help="begin no more killed runs after so long")
     parser.add_argument("--files", type=int, default=1500, help="damaged ones, and as many forged")
+    parser.add_argument("--walls", type=int, default=30, help="full disks for each command that writes")
+    parser.add_argument("--combinations", type=int, default=200, help="of options, for each command")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="campaigns to run")
     parser.add_argument("--out", type=Path, help="JSON file for the figures; those of other campaigns stay")
@@ -240,6 +258,13 @@ def main() -> None:
         "forged_files": lambda: campaign_of_files(folder, files, seed, "forged"),
         "full_disks": lambda: campaign_of_disks(folder, seed),
         "disk_errors": lambda: campaign_of_disk_errors(folder),
+        "read_files": lambda: in_a_folder(partial(campaign_of_readers, files=files, seed=seed), folder / "r"),
+        "walls": lambda: in_a_folder(
+            partial(campaign_of_walls, steps=arguments.walls, seed=seed), folder / "w"
+        ),
+        "options": lambda: in_a_folder(
+            partial(campaign_of_options, combinations=arguments.combinations, seed=seed), folder / "o"
+        ),
         "kills": lambda: campaign_of_kills(folder, arguments.kills, arguments.minutes, seed, launchers),
     }
     figures = json.loads(arguments.out.read_text()) if arguments.out and arguments.out.exists() else {}

@@ -18,6 +18,7 @@ from nplm_mpi.commandline.arguments import (
     add_options,
     add_preset_options,
     build_config,
+    origin_named,
 )
 from nplm_mpi.commandline.streams import print_json
 from nplm_mpi.commandline.tables import print_grid
@@ -226,7 +227,8 @@ def size_of_corpus(comm: Comm, config: Config, arguments: Any) -> tuple[int, int
     if "corpus" in arguments.given or arguments.config:
         from nplm_mpi.corpus import open_prepared, prepare
 
-        corpus = open_prepared(comm.on_root(prepare, config.corpus))
+        with origin_named(arguments, {arguments.config: config} if arguments.config else {}):
+            corpus = open_prepared(comm.on_root(prepare, config.corpus))
         start, stop = corpus.parts["train"]
         V, examples = len(corpus.vocabulary), stop - start
     V, examples = arguments.vocabulary_words or V, arguments.examples or examples

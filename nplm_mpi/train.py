@@ -18,12 +18,13 @@ from nplm_mpi.base.wording import counted, duration
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline import tensorboard as tensorboard_log
-from nplm_mpi.commandline.arguments import Parser, add_config_options, build_config
+from nplm_mpi.commandline.arguments import Parser, add_config_options, build_config, origin_named
 from nplm_mpi.commandline.display import QUIET, USUAL, VERBOSE, Course, Display, number
 from nplm_mpi.commandline.streams import print_json, report
 from nplm_mpi.commandline.tables import print_table
 
 if TYPE_CHECKING:
+    from nplm_mpi.config.run import Config
     from nplm_mpi.training.session import Listener
 
 DEFAULT_PRESET = "small"
@@ -58,15 +59,22 @@ def run(comm: Comm, argv: Sequence[str], signals: Signals) -> None:
     # Compiled code and all that computes takes a second to load: --help and mistakes need nothing of it.
     from nplm_mpi.training import session
 
-    summary = session.run(
-        comm,
-        config,
-        lambda started: comm.on_root(build_config, arguments, DEFAULT_PRESET, started),
-        signals,
-        Screen(comm.is_root, loudness, arguments.timestamps),
-        f"nplm_mpi {__version__}, python -m nplm_mpi.train --config THIS",
-        shlex.join(["python", "-m", "nplm_mpi.train", *argv]),
-    )
+    origins = {str(arguments.config): config} if arguments.config else {}
+
+    def going_on(started: "Config") -> "Config":
+        origins[str(Path(config.output.out, "config.yaml"))] = started
+        return comm.on_root(build_config, arguments, DEFAULT_PRESET, started)
+
+    with origin_named(arguments, origins):
+        summary = session.run(
+            comm,
+            config,
+            going_on,
+            signals,
+            Screen(comm.is_root, loudness, arguments.timestamps),
+            f"nplm_mpi {__version__}, python -m nplm_mpi.train --config THIS",
+            shlex.join(["python", "-m", "nplm_mpi.train", *argv]),
+        )
     if comm.is_root:
         show(summary, config.output.json)
     if summary["unsaved"]:

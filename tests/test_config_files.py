@@ -1,16 +1,19 @@
 """Configurations from files and from Python: one line for what is wrong, and nothing unknown swallowed."""
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nplm_mpi.base.errors import UserError
+from nplm_mpi.comm import serial
 from nplm_mpi.config import plain_yaml
 from nplm_mpi.config.presets import PRESETS, preset
 from nplm_mpi.config.run import write_yaml
 from nplm_mpi.models.kinds import configure, from_dict, read_yaml
+from tests.helpers.commands import main_of
 
 LAUGHS = "a: &a [x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij", strict=True)
@@ -106,3 +109,39 @@ def test_a_misspelt_option_of_a_preset_is_refused(name, monkeypatch):
 def test_a_rate_that_follows_the_validation_needs_a_validation():
     with pytest.raises(UserError, match=r"--schedule plateau.*--no-evaluate"):
         configure(schedule="plateau", evaluate=False)
+
+
+def test_a_rate_that_follows_the_validation_needs_a_text_that_has_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NPLM_MPI_CACHE", "cache")
+    Path("t.txt").write_text("a b c d e f g\n" * 20)
+    argv = ["--corpus", "t.txt", "--min-count", "0", "--split", "rest", "--out", "run"]
+    with pytest.raises(UserError, match=r"--schedule plateau: .* t.txt has no validation part; .*--valid"):
+        main_of("train")(serial(), [*argv, "--schedule", "plateau"])
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("broken", ["gone", "not UTF-8"])
+def test_a_file_that_nobody_typed_is_said_to_stand_in_a_configuration(tmp_path, monkeypatch, broken):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NPLM_MPI_CACHE", "cache")
+    Path("t.txt").write_text("a b c d e f g\n" * 20)
+    argv = ["--corpus", "t.txt", "--min-count", "0", "--max-examples", "0", "--no-evaluate", "--out", "run"]
+    main_of("train")(serial(), argv)
+    if broken == "gone":
+        Path("t.txt").rename("u.txt")
+    else:
+        Path("t.txt").write_bytes(b"a \xff")
+    mine = Path("run", "config.yaml")
+    for name, words in {
+        "train": ["--config", str(mine), "--out", "other"],
+        "plan": ["--config", str(mine)],
+        "train ": ["--out", "run", "--resume"],
+    }.items():
+        with pytest.raises(UserError, match=r"t\.txt.*\(run/config\.yaml names it\)$"):
+            main_of(name.strip())(serial(), words)
+    with pytest.raises(UserError) as told:
+        main_of("train")(
+            serial(), ["--config", str(mine), "--corpus", str(tmp_path / "t.txt"), "--out", "other"]
+        )
+    assert "names it" not in str(told.value)

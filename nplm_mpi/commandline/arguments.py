@@ -1,12 +1,13 @@
 """Command-line options: made from the configuration dataclasses, parsed, refused where they do nothing."""
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from nplm_mpi import __version__
@@ -299,6 +300,30 @@ def build_config(arguments: argparse.Namespace, default_preset: str, started: Co
     names = option_names(KINDS)
     asked = {name: as_field(value) for name, value in vars(arguments).items() if name in names}
     return configuration(KINDS, asked, default_preset, arguments.preset, arguments.config, started, config_of)
+
+
+@contextlib.contextmanager
+def origin_named(arguments: argparse.Namespace, origins: Mapping[str, Config]) -> Iterator[None]:
+    """While entered, a mistake about a file that nobody typed says which configuration names it.
+
+    Parameters
+    ----------
+    origins : mapping
+        Files, and what they configure; may grow meanwhile.
+    """
+    try:
+        yield
+    except UserError as error:
+        text = str(error)
+        for origin, config in origins.items():
+            for name in ("corpus", "valid", "test", "vocabulary"):
+                value = getattr(config.corpus, name)
+                files = value if isinstance(value, tuple) else (value,)
+                if name not in arguments.given and any(file and file in text for file in files):
+                    told = UserError(f"{text} ({origin} names it)")
+                    told.collective = error.collective
+                    raise told from error
+        raise
 
 
 def corpus_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -215,6 +215,7 @@ def read_corpus(comm: Comm, config: Config, screen: Screen, saved: Path | None) 
         config = config.replace(text=corpus.text)
         with same_on_all_ranks():
             check_long_enough(corpus, config.model.order)
+            check_validation(corpus, config)
     for line in describe(comm, config, corpus):
         screen.say(line)
     return config, corpus
@@ -357,6 +358,16 @@ def open_on_all(comm: Comm, config: Config, saved: Path | None = None) -> Corpus
             "give all machines the same text, or a folder for prepared texts that all see ($NPLM_MPI_CACHE)",
         )
     return open_prepared(path)
+
+
+def check_validation(corpus: Corpus, config: Config) -> None:
+    """Raise :class:`UserError` if the learning rate would follow a validation that there is no text for."""
+    start, stop = corpus.parts["valid"]
+    if config.training.schedule == "plateau" and start == stop:
+        raise UserError(
+            f"--schedule plateau: the rate follows the validation perplexity, and {corpus.name} has no "
+            "validation part; give it one with --split or --valid, or another schedule"
+        )
 
 
 def warn_of_memory(comm: Comm, config: Config, V: int, screen: Screen) -> None:
