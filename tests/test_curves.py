@@ -5,13 +5,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import nplm_mpi
 from nplm_mpi import plot, train
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.comm import serial
 from nplm_mpi.commandline import tensorboard as tensorboard_log
-from nplm_mpi.commandline.metrics import read_metrics, training_curve
+from nplm_mpi.commandline.metrics import read_events, read_metrics, training_curve
 
 DATA = Path(__file__).parent / "data"
 
@@ -48,6 +50,28 @@ def test_tensorboards_own_reader_opens_the_logs(run: Path) -> None:
             assert [step for step, _ in found] == [step for step, _ in wanted]
             assert [value for _, value in found] == pytest.approx([value for _, value in wanted], rel=1e-6)
     assert len(log.Scalars("perplexity/valid")) == 3
+
+
+def test_tensorboard_has_the_options_the_results_and_the_word_features(run: Path) -> None:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    hparams = pytest.importorskip("tensorboard.plugins.hparams.metadata")
+    log = event_accumulator.EventAccumulator(str(run / "tensorboard"))
+    log.Reload()
+    content = log.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    found = hparams.parse_session_start_info_plugin_data(content).hparams
+    assert found["hidden"].number_value == 5 and found["direct"].bool_value is False
+    assert found["corpus"].string_value.endswith("H15_vocab17.txt")
+    (text,) = log.Tensors("configuration")
+    assert "hidden: 5" in text.tensor_proto.string_val[0].decode()
+    summary = read_events(run)[-1]
+    (best,) = log.Scalars("perplexity/best_valid")
+    assert best.value == pytest.approx(summary["valid_perplexity"], rel=1e-6)
+    model = nplm_mpi.load(run / "best.h5")
+    rows = [line.split("\t") for line in (run / "tensorboard" / "metadata.tsv").read_text().splitlines()]
+    assert [row[0] for row in rows[1:]] == model.vocabulary.words
+    features = np.loadtxt(run / "tensorboard" / "vectors.tsv")
+    assert np.abs(features - model.vectors.matrix).max() < 1e-6
+    assert "vectors.tsv" in (run / "tensorboard" / "projector_config.pbtxt").read_text()
 
 
 def test_nothing_is_written_for_tensorboard_unless_asked(tmp_path: Path) -> None:

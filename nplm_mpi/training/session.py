@@ -145,7 +145,8 @@ def train(
         elif config.output.resume == "auto":
             screen.say(f"{out} holds no run yet: this one starts from the beginning")
         training.about = circumstances(comm, config.training.threads, header, command)
-        training.about["corpus"] = corpus.describe()
+        options = {name: value for name, (value, _) in config.options().items()}
+        training.about |= {"corpus": corpus.describe(), "options": options}
         clock.begin()
         training.spending.seconds["starting"] = clock.starting
         training.run()
