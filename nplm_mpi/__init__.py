@@ -1,8 +1,13 @@
 """The neural probabilistic language model (Bengio et al., JMLR 2003), trained over MPI."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nplm_mpi.base.start import end_job_if_this_rank_cannot_start
+
+if TYPE_CHECKING:  # what type checkers see of the names below, which are imported when first asked for
+    from nplm_mpi.base.errors import Stop, UserError
+    from nplm_mpi.python.model import LanguageModel, load
+    from nplm_mpi.scoring.states import State
 
 __version__ = "0.2.0"
 __all__ = ["LanguageModel", "State", "Stop", "UserError", "load", "train"]

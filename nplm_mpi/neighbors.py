@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
+from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser, words_of_text
@@ -182,18 +183,22 @@ def as_text(results: dict[str, Any]) -> str:
         blocks.append(("{a} is to {b} as {c} is to".format(**analogy), analogy["answers"]))
     text = ""
     for title, rows in blocks:
-        width = max((len(row["word"]) for row in rows), default=0)
-        text += f"{title}\n" + "".join(f"  {row['word']:{width}}  {row['cosine']:6.3f}\n" for row in rows)
+        words = [printable(row["word"]) for row in rows]
+        width = max(map(len, words), default=0)
+        text += f"{printable(title)}\n" + "".join(
+            f"  {word:{width}}  {row['cosine']:6.3f}\n" for word, row in zip(words, rows, strict=True)
+        )
     if "evaluation" in results:
         e = results["evaluation"]
         correlation = {k: "undefined" if e[k] is None else f"{e[k]:.4f}" for k in ("pearson", "spearman")}
         text += (
-            f"{e['file']}: {e['covered']} of {e['pairs']} pairs in the vocabulary ({e['coverage']:.1%})\n"
+            f"{printable(e['file'])}: {e['covered']} of {e['pairs']} pairs in the vocabulary "
+            f"({e['coverage']:.1%})\n"
             f"  Pearson   {correlation['pearson']}\n  Spearman  {correlation['spearman']}\n"
         )
     if "map" in results:
         m = results["map"]
-        text += f"{m['file']}: {m['words']} words, {m['labelled']} of them labelled\n"
+        text += f"{printable(m['file'])}: {m['words']} words, {m['labelled']} of them labelled\n"
     return text
 
 

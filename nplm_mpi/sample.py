@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nplm_mpi.base.errors import UserError, same_on_all_ranks
+from nplm_mpi.base.wording import printable
 from nplm_mpi.comm import Comm
 from nplm_mpi.commandline import cli
 from nplm_mpi.commandline.arguments import Parser, words_of_text
@@ -31,7 +32,7 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     if arguments.json:
         print_json({"texts": texts, "seed": arguments.seed}, ascii_only=False)
     else:
-        print("\n".join(texts))
+        print("\n".join(map(printable, texts)))
     if cut and comm.is_root:
         print(f"note: {cut} of {len(texts)} sentences did not end and were cut (--longest)", file=sys.stderr)
 

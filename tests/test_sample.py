@@ -1,5 +1,6 @@
 """Drawn text follows the model's probabilities, and a seed repeats it."""
 
+import ast
 import json
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from nplm_mpi.config.corpus import CorpusConfig
 from nplm_mpi.corpus import Vocabulary, load
 from nplm_mpi.ngram import kneser_ney, save
 from nplm_mpi.scoring.sampling import LONGEST, draw, sample_words, sharpen
+from tests.helpers.commands import main_of
 from tests.helpers.model_files import WORDS, make_vocabulary, write_model
 
 
@@ -167,3 +169,24 @@ def test_where_no_word_can_follow_one_line_says_so(endless: Path) -> None:
 def test_senseless_settings_are_refused(models: dict[str, Path], arguments: list[str]) -> None:
     with pytest.raises(UserError, match=arguments[0]):
         sample.main(serial(), [str(models["stream"]), *arguments])
+
+
+def test_words_are_shown_as_they_are_but_for_control_characters(tmp_path, capsys):
+    write_model(tmp_path / "m.h5", make_vocabulary(["red\x1b[2J", "größe[b]", "\\n", *WORDS], False), n=3)
+    prompt = "red\x1b[2J größe[b] \\n \u2028x"
+    (line,) = run(capsys, tmp_path / "m.h5", "--tokens", 2, "--prompt", prompt)
+    assert line.startswith("red\\x1b[2J größe[b] \\n \\u2028x ")
+    for word in ("red\x1b[2J", "größe[b]"):
+        main_of("neighbors")(serial(), [str(tmp_path / "m.h5"), word, "--count", "16"])
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "nearest to red\\x1b[2J\n" in shown and "\n  größe[b]  " in shown
+
+
+def test_type_checkers_see_what_users_get():
+    tree = ast.parse(Path(nplm_mpi.__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen: dict[str, object] = {}
+    exec(compile(ast.Module(block.body, []), "seen", "exec"), seen)
+    names = set(nplm_mpi.__all__) - {"train"}  # a module that can be called
+    assert names <= set(seen)
+    assert all(seen[name] is getattr(nplm_mpi, name) for name in names)
