@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
-from benchmarks import scoring, settings, throughput
+from benchmarks import bits, scoring, settings, throughput, versions
 from benchmarks.declared import Benchmark, every
 from benchmarks.nplm_toolkit import Toolkit
 from benchmarks.scaling import add_efficiency, rank_counts, table
 from benchmarks.shared import table as shared_table
 from benchmarks.slow_network import table as network_table
+from nplm_mpi.comm import serial
 from tests.helpers.mpi import ROOT, launch
 
 
@@ -70,6 +71,31 @@ def test_a_benchmark_prints_a_table_or_json_and_leaves_its_files(tmp_path, capsy
     with pytest.raises(SystemExit, match="too many"):
         made.run(["--count", "3", "--json"])
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 3
+
+
+def test_what_a_version_tells_beside_it_is_no_difference_and_another_bit_is_one():
+    before = {"C": "1f", "state updates": "200", "state history": json.dumps([{"epoch": 1, "train": 2.5}])}
+    told = json.dumps([{"epoch": 1, "train": 2.5, "rate_factor": 1.0}])
+    now = {**before, "state history": told, "state overflows": "[]"}
+    assert bits.differences({"a": before}, {"a": now, "a, resumed": now}) == {}
+    other = json.dumps([{"epoch": 1, "train": 2.25, "rate_factor": 1.0}])
+    assert bits.differences({"a": before}, {"a": {**now, "C": "20", "state history": other}}) == {
+        "a": "C, state history"
+    }
+    assert bits.differences({}, {"b": now}) == {"b": "not known before"}
+    assert bits.digest(before) == bits.digest(now) != bits.digest({**now, "C": "20"})
+
+
+def test_versions_are_compared_by_their_least_times_and_round_by_round(monkeypatch, tmp_path):
+    times = {"this": iter([9.0, 1.1, 1.0]), "other": iter([9.0, 1.0, 2.0])}
+
+    def once(checkout, seconds):
+        return {"an update": next(times["other" if checkout == tmp_path else "this"])}
+
+    monkeypatch.setattr(versions, "once", once)
+    arguments = versions.BENCHMARK.parser().parse_args(["--against", str(tmp_path), "--rounds", "2"])
+    rows = versions.measure(serial(), arguments)
+    assert versions.table(rows).splitlines()[2] == "| an update | 1.0 | 1.0 | +0.0% | -50.0% to +10.0% |"
 
 
 def test_rank_counts_double_up_to_all_ranks():
