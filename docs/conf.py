@@ -27,8 +27,9 @@ default_role = "literal"
 html_theme = "pydata_sphinx_theme"
 html_title = f"nplm-mpi {version}"
 html_theme_options = {
+    # All pages stand in the sidebar, so that the header has room for the search.
     "navbar_align": "left",
-    "header_links_before_dropdown": 6,
+    "navbar_center": [],
     "navigation_with_keys": False,
     "show_toc_level": 2,
     "secondary_sidebar_items": ["page-toc"],
@@ -37,7 +38,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "**": ["globaltoc.html"]}
 html_show_sourcelink = False
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
