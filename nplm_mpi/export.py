@@ -1,6 +1,7 @@
 """python -m nplm_mpi.export: a network's vectors and parameters for other programs."""
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ python -m nplm_mpi.export run/best.h5 --format word2vec --out words.txt
 python -m nplm_mpi.export run/best.h5 --format word2vec-binary --vectors outputs --out outputs.bin
 python -m nplm_mpi.export run/best.h5 --format projector --out projector
 python -m nplm_mpi.export run/best.h5 --format torch --out model.pt
+python -m nplm_mpi.export run/best.h5 --format huggingface --out folder
 """
 # One matrix of vectors, or the whole model.
 VECTORS = ("word2vec", "word2vec-binary", "projector")
-MODELS = ("npz", "safetensors", "torch", "onnx")
+MODELS = ("npz", "safetensors", "torch", "onnx", "huggingface")
 # Formats that are more than arrays: a kind of model says which of them know its layers.
 LAYERED = ("torch", "onnx")
 
@@ -49,9 +51,12 @@ def make_parser() -> Parser:
         choices=(*VECTORS, *MODELS),
         required=True,
         help="what to write, of the vectors: word2vec (text), word2vec-binary, projector (TensorBoard's, a "
-        "folder); of the whole model: npz, safetensors, torch (a state dict), onnx",
+        "folder); of the whole model: npz, safetensors, torch (a state dict), onnx, huggingface (a folder "
+        "for transformers)",
     )
-    parser.add_argument("--out", metavar="PATH", required=True, help="file (folder for projector) to write")
+    parser.add_argument(
+        "--out", metavar="PATH", required=True, help="file (folder for projector and huggingface) to write"
+    )
     parser.add_argument(
         "--vectors",
         choices=("features", "outputs"),
@@ -76,6 +81,7 @@ def export(arguments: argparse.Namespace) -> dict[str, Any]:
     from nplm_mpi.scoring.language_model import load
     from nplm_mpi.scoring.scorers import ModelScorer
     from nplm_mpi.storage import exporting
+    from nplm_mpi.storage.model_file import config_of as run_of
 
     model = load(arguments.model)
     vectors = model.word_vectors(arguments.vectors)
@@ -86,6 +92,13 @@ def export(arguments: argparse.Namespace) -> dict[str, Any]:
         raise UserError(
             f"{arguments.model}: --format {arguments.format} has no layers for {kind.title}; choose {known}"
         )
+
+    def huggingface() -> None:
+        from nplm_mpi.storage.huggingface import folder
+
+        config = run_of(model.path)
+        folder.write(path, arrays, vocabulary, config.model, config.corpus, figures_of(model.path, arrays))
+
     arrays = exporting.whole_arrays(model.scorer.parameters)
     vocabulary, path = model.vocabulary, Path(arguments.out)
     words, matrix = vocabulary.words, vectors.matrix
@@ -97,6 +110,7 @@ def export(arguments: argparse.Namespace) -> dict[str, Any]:
         "safetensors": lambda: exporting.write_safetensors(path, arrays, vocabulary, model.order),
         "torch": lambda: exporting.write_torch(path, arrays, vocabulary),
         "onnx": lambda: exporting.write_onnx(path, arrays, vocabulary, model.order),
+        "huggingface": huggingface,
     }
     with told_to_user(f"--out {path}"):
         write[arguments.format]()
@@ -107,6 +121,28 @@ def export(arguments: argparse.Namespace) -> dict[str, Any]:
         else f"{arguments.vectors} {matrix.shape}"
     )
     return {"out": str(path), "format": arguments.format, "words": len(words), "content": content}
+
+
+def figures_of(path: str, arrays: dict[str, Any]) -> dict[str, Any]:
+    """What a model card tells: sizes, the text, and the best epoch of the run's folder if that is there."""
+    from nplm_mpi.storage.model_file import config_of
+
+    config = config_of(path)
+    figures: dict[str, Any] = {
+        "parameters": f"{sum(array.size for array in arrays.values()):,}",
+        "text": " ".join(Path(name).name for name in config.corpus.corpus),
+    }
+    try:
+        lines = Path(path).with_name("metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        epochs = [entry for entry in map(json.loads, lines) if entry.get("event") == "epoch"]
+        best = min(epochs, key=lambda entry: entry.get("valid_perplexity", entry["train_perplexity"]))
+    except (OSError, ValueError, KeyError):
+        return figures
+    figures["epochs"] = int(best["epoch"])
+    for name in ("train_perplexity", "valid_perplexity"):
+        if name in best:
+            figures[name.replace("_", " ")] = f"{best[name]:.2f}"
+    return figures
 
 
 if __name__ == "__main__":
