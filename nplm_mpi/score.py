@@ -72,6 +72,8 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     if comm.is_root:
         cli.show_notes(loaded.notes)
     with same_on_all_ranks():
+        if arguments.unnormalized:
+            loaded.normalized = False
         model = AdaptingModel(loaded, arguments.adapt_from) if arguments.adapt_unknown else loaded
         if arguments.apart and not loaded.vocabulary.lines:
             raise UserError(
@@ -96,6 +98,8 @@ def main(comm: Comm, argv: Sequence[str]) -> None:
     sys.stdout.flush()
     if comm.is_root:
         cli.show_notes(answer.notes())
+        if arguments.unnormalized:
+            cli.show_notes(["scores are without the sum over all words, so that no perplexity is one"])
         if not arguments.quiet:
             sys.stderr.write(answer.report())
 
@@ -159,6 +163,12 @@ def make_parser() -> Parser:
         "--encoding",
         metavar="NAME",
         help="encoding of the text, as utf-8 or latin-1 (default: that of the model's training text)",
+    )
+    parser.add_argument(
+        "--unnormalized",
+        action="store_true",
+        help="leave out the sum over all words: many times as fast, and near to probabilities for a network "
+        "trained with --self-normalize; perplexities are then none",
     )
     parser.add_argument("--quiet", action="store_true", help="no summary on standard error")
     parser.add_argument(

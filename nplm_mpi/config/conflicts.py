@@ -58,6 +58,7 @@ def lacks(kind: str, name: str, reason: str, *values: Any) -> Conflict:
 _GRID, _SHARED, _THREADS = Asked("grid"), Asked("parallel", ("shared",)), Asked("threads")
 _BALANCE, _REPRODUCIBLE = Asked("balance"), Asked("reproducible")
 _SAMPLED = Asked("softmax", ("sampled",))
+_SELF = Asked("self_normalize")
 
 CONFLICTS = (
     Conflict(_GRID, _SHARED, "ranks that share memory form no grid"),
@@ -80,6 +81,9 @@ CONFLICTS = (
         Asked("evaluate", (False,)),
         "the rate follows the validation perplexity",
     ),
+    Conflict(_SELF, _SAMPLED, "sampled words do not tell the sum over all"),
+    Conflict(_SELF, _GRID, "the rows of a grid sum the gradient of log P alone"),
+    Conflict(_SELF, _SHARED, "ranks that share memory make each update alone, without the penalty"),
     Conflict(_SAMPLED, _GRID, "the words are drawn once for all examples of an update, not for a row's"),
     Conflict(_SAMPLED, _SHARED, "ranks that share memory make each update alone, over all words"),
     Conflict(_SAMPLED, _THREADS, "a rank's few sampled rows are too little for several threads"),

@@ -70,6 +70,12 @@ class TrainingConfig:
     effective_samples: float = option(
         32.0, "with --softmax sampled: draw more until the effective sample size is so large"
     )
+    self_normalize: float = option(
+        0.0,
+        "penalty on (log Z)^2, with Z the sum that probabilities are divided by: scores without it come near "
+        "to logarithms of probabilities (see score --unnormalized); begin with --init-bias unigram",
+        metavar="ALPHA",
+    )
     collectives: str = option(
         "auto",
         "sums over the ranks: one: one Allreduce per update; two: denominators first; paper: maximum, "
@@ -119,6 +125,7 @@ class TrainingConfig:
         for name in ("beta1", "beta2", "average"):
             value = getattr(self, name)
             require(0 <= value < 1, f"--{name} {value}: give 0 or more, below 1")
+        require(0 <= self.self_normalize < inf, f"--self-normalize {self.self_normalize}: give 0 or more")
         require(0 <= self.clip < inf, f"--clip {self.clip}: give 0 or more")
         if self.grid:
             rows, _ = parse_grid(self.grid)

@@ -109,6 +109,12 @@ class ContextScorer(Protocol):
             -1 has probability 0.
         """
 
+    def unnormalized(self, contexts: np.ndarray, number: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """As :meth:`score`, log P + log Z: what stands before the division by the sum over all words."""
+
+    def log_normalizers(self, contexts: np.ndarray) -> np.ndarray:
+        """log Z of contexts (U, n-1), natural, (U,)."""
+
     def distribution(self, context: np.ndarray) -> np.ndarray:
         """Probabilities (V,) of every word after a context (n-1,)."""
 

@@ -298,6 +298,36 @@ class LanguageModel(StateInterface):
             raise UserError(f"words hold ids outside -1 .. {len(self.vocabulary) - 1}")
         return self.scorer.log_prob(contexts, words)
 
+    @property
+    def normalized(self) -> bool:
+        """Whether scores are logarithms of probabilities; set it to False for what is before the sum.
+
+        A score is then log P + log Z, Z the sum over all words, which is not computed: of a model trained
+        with ``--self-normalize`` log Z is near 0.  :meth:`distribution` stays what it is.
+
+        Raises
+        ------
+        UserError
+            When it is set to False for an n-gram model, which has no such sum.
+        """
+        return getattr(self.scorer, "normalized", True)
+
+    @normalized.setter
+    def normalized(self, value: bool) -> None:
+        if isinstance(self.scorer, ModelScorer):
+            self.scorer.normalized = value
+        elif not value:
+            raise UserError(f"{self.path}: an n-gram model has no sum to leave out; leave out --unnormalized")
+
+    def log_normalizers(self, contexts: np.ndarray) -> np.ndarray:
+        """log Z of contexts as in :meth:`log_prob`, natural, (K,) float64; zeros for an n-gram model."""
+        contexts = np.atleast_2d(np.asarray(contexts))
+        if contexts.shape[1] != self.order - 1:
+            raise UserError(f"contexts of shape {contexts.shape}: give {self.order - 1} words for each")
+        if isinstance(self.scorer, ModelScorer):
+            return self.scorer.log_normalizers(contexts)
+        return np.zeros(len(contexts))
+
     def context_ids(self, context: str | Sequence[str], bos: bool = True) -> np.ndarray:
         """The n-1 ids that predict the next word, the nearest first.
 

@@ -53,11 +53,17 @@ class ModelScorer:
     vocabulary : Vocabulary
     comm : Comm
         Whose ranks share the contexts; :meth:`score` and :meth:`log_prob` are then collective.
+
+    Attributes
+    ----------
+    normalized : bool
+        Whether probabilities are divided by their sum over all words, or scores are what is before that.
     """
 
     def __init__(self, kind: Kind, parameters: Any, vocabulary: Vocabulary, comm: Comm) -> None:
         self.kind, self.vocabulary, self.comm = kind, vocabulary, comm
         self.order: int = parameters.shape.order
+        self.normalized = True
         self.replace_parameters(parameters)
         self._blas = ThreadpoolController()
 
@@ -70,6 +76,7 @@ class ModelScorer:
             "shape": p.shape,
             "dtype": p.dtype.name,
             "scale": p.scale,
+            "normalized": self.normalized,
             "tensors": {name: np.array(tensor.array) for name, tensor in p.tensors().items()},
         }
 
@@ -81,6 +88,7 @@ class ModelScorer:
         for name, tensor in parameters.tensors().items():
             tensor.array[...] = state["tensors"][name]
         self.__init__(kind, parameters, vocabulary, serial())  # type: ignore[misc]
+        self.normalized = state["normalized"]
 
     def replace_parameters(self, parameters: Any) -> None:
         """Score with other parameters, perhaps of a vocabulary that has grown."""
@@ -119,10 +127,17 @@ class ModelScorer:
         begin, end = np.searchsorted(number[by_context], [first, last])
         mine = by_context[begin:end]
         with self._blas.limit(limits=1, user_api="blas"):
-            found = self._of_contexts.score(contexts[first:last], number[mine] - first, words[mine])
+            ask = self._of_contexts.score if self.normalized else self._of_contexts.unnormalized
+            found = ask(contexts[first:last], number[mine] - first, words[mine])
         log_p = np.empty(len(words))
         log_p[by_context] = np.concatenate(self.comm.allgather(found))
         return log_p
+
+    def log_normalizers(self, contexts: np.ndarray) -> np.ndarray:
+        """log Z (K,) of contexts (K, n-1), natural; equal ones are computed once; not collective."""
+        contexts, number = unique_rows(np.asarray(contexts, np.int32), self.parameters.V)
+        with self._blas.limit(limits=1, user_api="blas"):
+            return self._of_contexts.log_normalizers(contexts)[number]
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         """See :class:`Scorer`; not collective."""

@@ -34,7 +34,7 @@ def new_model(comm: Comm, config: Config, V: int) -> AnyModel:
     from nplm_mpi.models.deep.model import DeepModel, Learning
     from nplm_mpi.models.deep.parameters import DeepParameters
     from nplm_mpi.models.outputs.rows import SPARE
-    from nplm_mpi.models.outputs.table import LAYERS, deal
+    from nplm_mpi.models.outputs.table import deal, new_layer
 
     settings = config.training
     assert isinstance(config.model, DeepConfig)
@@ -52,7 +52,8 @@ def new_model(comm: Comm, config: Config, V: int) -> AnyModel:
         settings.average,
     )
     collectives = "one" if settings.collectives == "auto" else settings.collectives
-    return DeepModel(comm, p, learning, over, collectives, LAYERS[settings.softmax])
+    layer = new_layer(settings.softmax, settings.self_normalize)
+    return DeepModel(comm, p, learning, over, collectives, layer)
 
 
 def new_parameters(shape: DeepConfig, V: int, dtype: str, rank: int = 0, ranks: int = 1) -> Any:

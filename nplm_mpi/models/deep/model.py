@@ -13,7 +13,7 @@ z is, and what a step along a gradient is, are others:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +101,7 @@ class DeepModel:
         learning: Learning | None = None,
         over: OneSlice | None = None,
         collectives: str = "one",
-        layer: type[Softmax] = Softmax,
+        layer: Callable[..., Softmax] = Softmax,
     ) -> None:
         self.comm = self.row = comm
         self.parameters, self.learning = parameters, learning or Learning()

@@ -27,6 +27,7 @@ class EnergyConfig(ModelConfig):
         lacks("energy", "collectives", "it has three sums of its own"),
         lacks("energy", "threads", "start as many ranks instead"),
         lacks("energy", "balance", "rows of its parameters do not change hands"),
+        lacks("energy", "self_normalize", "a score without its sum still has to look at all words"),
         lacks("energy", "optimizer", "its kernels step by plain ascent"),
         lacks("energy", "clip", "its kernels step before the norm of the whole gradient is known"),
         lacks("energy", "average", "the average of the weights would take another copy of them all"),

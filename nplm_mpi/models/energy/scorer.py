@@ -37,6 +37,25 @@ class EnergyScorer:
             log_p[begin:end] = (found - Q[own]) - log_S[own]
         return np.minimum(log_p, 0.0)
 
+    def unnormalized(self, contexts: np.ndarray, number: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """See :class:`nplm_mpi.models.interface.ContextScorer`; as much work as with the sum."""
+        y = np.empty(len(words))
+        for first in range(0, len(contexts), CHUNK):
+            last = min(first + CHUNK, len(contexts))
+            begin, end = np.searchsorted(number, [first, last])
+            own, asked = number[begin:end] - first, words[begin:end]
+            y[begin:end] = np.where(asked >= 0, self._outputs(contexts[first:last])[own, asked], -np.inf)
+        return y
+
+    def log_normalizers(self, contexts: np.ndarray) -> np.ndarray:
+        """See :class:`nplm_mpi.models.interface.ContextScorer`."""
+        found = np.empty(len(contexts))
+        for first in range(0, len(contexts), CHUNK):
+            last = min(first + CHUNK, len(contexts))
+            Q, log_S = self._sums(self._outputs(contexts[first:last]))
+            found[first:last] = (Q + log_S)[: last - first]
+        return found
+
     def _outputs(self, contexts: np.ndarray) -> np.ndarray:
         """y = -E of all words (CHUNK, V) after up to CHUNK contexts; bits depend on each context alone.
 

@@ -9,7 +9,7 @@ from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.network.rapid import Rapid
 from nplm_mpi.models.network.shared import SharedModel
 from nplm_mpi.models.outputs.rows import SPARE
-from nplm_mpi.models.outputs.table import LAYERS, deal
+from nplm_mpi.models.outputs.table import deal, new_layer
 from nplm_mpi.models.partition import Partition
 
 
@@ -30,6 +30,7 @@ def new_model(
     optimizer: str = "sgd",
     beta1: float = 0.9,
     beta2: float = 0.999,
+    self_normalize: float = 0.0,
 ) -> Model:
     """A model with zeros for parameters. Collective.
 
@@ -49,7 +50,7 @@ def new_model(
         Whether :class:`nplm_mpi.training.balance.Balance` is to deal rows anew; for one row only.
     softmax : str
         A name of :data:`nplm_mpi.models.outputs.table.LAYERS`.
-    optimizer, beta1, beta2
+    optimizer, beta1, beta2, self_normalize
         As in :class:`nplm_mpi.config.training.TrainingConfig`; for one row only.
 
     Raises
@@ -66,13 +67,14 @@ def new_model(
         spare = SPARE if balance else 0.0
         partition, over = deal(comm, V, threads, reproducible)
         p = Parameters(shape, V, partition, comm.rank, dtype, spare)
+        layer = new_layer(softmax, self_normalize)
         if optimizer != "sgd":
             by = optimizer, beta1, beta2
-            return OptimizedModel(comm, p, batch, decay, collectives, over, LAYERS[softmax], *by)
-        in_one = collectives == "one" and threads == 1 and not reproducible
+            return OptimizedModel(comm, p, batch, decay, collectives, over, layer, *by)
+        in_one = collectives == "one" and threads == 1 and not reproducible and not self_normalize
         sums = comm.shared_sums() if in_one else None
         rapid = Rapid(sums, partition.count(0), p.columns, batch) if sums else None
-        return Model(comm, p, batch, decay, collectives, over, rapid, layer=LAYERS[softmax])
+        return Model(comm, p, batch, decay, collectives, over, rapid, layer=layer)
     layout = Grid(comm, rows, columns)
     p = Parameters(shape, V, Partition(V, columns), layout.row.rank, dtype)
     return GridModel(layout, p, batch, decay, collectives)

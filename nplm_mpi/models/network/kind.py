@@ -53,6 +53,7 @@ def new_model(comm: Comm, config: Config, V: int) -> AnyModel:
         settings.optimizer,
         settings.beta1,
         settings.beta2,
+        settings.self_normalize,
     )
 
 

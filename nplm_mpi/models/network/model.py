@@ -7,7 +7,7 @@ and d as all others do.  :meth:`Model.update` is one update from K examples in t
 form, not in result).  The letters are those of the legend in :mod:`nplm_mpi.models.network.kernels`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -86,8 +86,8 @@ class Model:
         Makes updates in compiled code, where it can.
     row : Comm, optional
         The ranks that hold all of O between them: all, unless in a grid.
-    layer : type
-        Of :data:`nplm_mpi.models.outputs.table.LAYERS`.
+    layer : callable
+        Of :func:`nplm_mpi.models.outputs.table.new_layer`.
     rule : Rule, optional
         How rows of O step; plain ascent if not given.
 
@@ -117,7 +117,7 @@ class Model:
         over: OneSlice | None = None,
         rapid: Faster | None = None,
         row: Comm | None = None,
-        layer: type[Softmax] = Softmax,
+        layer: Callable[..., Softmax] = Softmax,
         rule: Rule | None = None,
     ) -> None:
         self.comm, self.parameters, self.batch, self.decay = comm, parameters, batch, decay

@@ -6,7 +6,7 @@ decays by itself, once per update, so that there is no common scale.  Of C only 
 contexts hold step, moments and decay included, as in the deep network.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ class OptimizedModel(Model):
         decay: float = 0.0,
         collectives: str = "one",
         over: OneSlice | None = None,
-        layer: type[Softmax] = Softmax,
+        layer: Callable[..., Softmax] = Softmax,
         optimizer: str = "adam",
         beta1: float = 0.9,
         beta2: float = 0.999,

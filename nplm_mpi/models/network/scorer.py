@@ -40,6 +40,26 @@ class NetworkScorer:
         # And rounding must not make a certain word more than certain.
         return np.minimum((y - Q[number]) - log_S[number], 0.0)
 
+    def unnormalized(self, contexts: np.ndarray, number: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """See :class:`nplm_mpi.models.interface.ContextScorer`; of O only the words' rows are read."""
+        y = np.empty(len(words))
+        for first in range(0, len(contexts), CHUNK):
+            last = min(first + CHUNK, len(contexts))
+            z = self._inputs(contexts[first:last])
+            begin, end = np.searchsorted(number, [first, last])
+            own = number[begin:end] - first
+            score_kernels.target_outputs(self.parameters.O, z, own, words[begin:end], y[begin:end])
+        return y
+
+    def log_normalizers(self, contexts: np.ndarray) -> np.ndarray:
+        """See :class:`nplm_mpi.models.interface.ContextScorer`."""
+        found = np.empty(len(contexts))
+        for first in range(0, len(contexts), CHUNK):
+            part = contexts[first : first + CHUNK]
+            Q, log_S = self._log_denominators(self._inputs(part), part)
+            found[first : first + CHUNK] = Q + log_S
+        return found
+
     def _inputs(self, contexts: np.ndarray) -> np.ndarray:
         """z of (K, n-1) contexts, in blocks, the last one filled up: (blocks, D, BLOCK)."""
         p = self.parameters

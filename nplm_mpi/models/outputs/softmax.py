@@ -148,12 +148,16 @@ class Softmax:
             self._find_maximum(w.z, w.Q)
             _, mean = self._forward(w, own_words)
         self.Q = mean
+        self._weigh(w, len(words))
         # 2(a): b, U and W get their step, while with "two" and "paper" dL/dz is summed: 2(b)
         finish = self.row.start_allreduce_sum(w.dz) if self.schedule != "one" else None
         self.rule.defer(w.sums, w.z, own_words, step, w.step)
         if finish:
             finish()
         return w.log_p, w.dz
+
+    def _weigh(self, w: Workspace, examples: int) -> None:
+        """What learning ascends beside log P, as other denominators and dL/dz; here nothing."""
 
     def _forward(self, w: Workspace, own_words: np.ndarray) -> tuple[bool, float]:
         """Whether Q was near enough, and mean log S."""
