@@ -29,7 +29,7 @@ class NplmConfig(PretrainedConfig):
     model_type = "nplm"
 
     def __init__(self, **kwargs: Any) -> None:
-        self.kind = kwargs.pop("kind", "network")
+        self.kind = kwargs.pop("kind", "")
         self.order = kwargs.pop("order", 2)
         self.shapes = kwargs.pop("shapes", {})
         self.slots = kwargs.pop("slots", [])
