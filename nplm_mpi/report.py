@@ -141,19 +141,23 @@ class Maker:
         from nplm_mpi.reporting.runs import read_run
         from nplm_mpi.reproduce.section import as_section
 
-        folders, tables = [], []
+        folders: list[str] = []
+        levels: list[dict[str, float]] = []  # n-gram models on the same text: those of a run's own table
+        tables = []
         for folder in self.arguments.runs:
             summary = read_table(folder)
             if summary is None:
-                folders.append(folder)
+                found = [folder]
             else:
                 tables.append(summary)
-                folders += runs_of_table(folder, summary)
+                found = runs_of_table(folder, summary)
+            folders += found
+            levels += [best_ngram(summary) if summary else {} for _ in found]
         short = names(folders) if folders else []
         content = Content([read_run(folder, name) for folder, name in zip(folders, short, strict=True)])
         content.tables = [as_section(summary, number) for number, summary in enumerate(tables)]
-        for run in content.runs:
-            run.baselines = best_ngram(tables)
+        for run, known in zip(content.runs, levels, strict=True):
+            run.baselines = known
         self.look_at_models(content)
         return content
 
@@ -244,11 +248,10 @@ def runs_of_table(folder: str, summary: dict[str, Any]) -> list[str]:
     return [str(path) for path in paths if (path / "metrics.jsonl").exists()]
 
 
-def best_ngram(tables: list[dict[str, Any]]) -> dict[str, float]:
+def best_ngram(table: dict[str, Any]) -> dict[str, float]:
     """The n-gram model of a table with the best validation perplexity."""
     rows = [
         (float(row["valid"]), f"{row['row']['label']}, n = {row['row']['order']}")
-        for table in tables
         for row in table["rows"]
         if row["row"].get("kind") in ("interpolated", "kneser-ney", "class") and row.get("valid")
     ]

@@ -263,9 +263,15 @@ def test_a_watched_run_is_shown_until_it_is_finished(
     assert '"watching": null' in text and "finished" in text
 
 
-def test_the_papers_table_stands_beside_ours(tmp_path: Path) -> None:
+def test_the_papers_table_stands_beside_ours_and_its_ngrams_beside_its_own_runs(
+    run: Path, tmp_path: Path
+) -> None:
     shutil.copy(ROOT / "benchmarks" / "results" / "table1.json", tmp_path)
-    text = make(tmp_path, tmp_path)
+    own = tmp_path / "runs" / "mlp9-tuned"
+    own.mkdir(parents=True)
+    shutil.copy(run / "metrics.jsonl", own)
+    text = make(tmp_path, tmp_path, run, "--map-words", 0)
+    assert text.count("<dt>class-based, n = 3</dt>") == 1
     assert "Table 1, Brown" in text and "paper: test" in text and "conclusions, with tuned settings" in text
 
 
