@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -204,3 +205,18 @@ def test_three_models_are_mixed_with_weights_that_sum_to_one(files, capsys):
     kn_only = run(capsys, *models, "--mix-weight", "0", "--split", "valid")
     both = np.log((np.exp(log_p[0]) + np.exp(log_p[1])) / 2)
     assert kn_only["perplexity"] == pytest.approx(np.exp(-both.mean()), rel=1e-9)
+
+
+def test_a_run_is_evaluated_by_its_folder_as_by_its_best_model(files, capsys):
+    folder = run(capsys, str(Path(files["network"]).parent))
+    assert folder["perplexity"] == run(capsys, files["network"])["perplexity"]
+
+
+def test_a_test_file_of_its_own_is_what_the_result_is_said_to_be_on(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("NPLM_MPI_CACHE", str(tmp_path / "cache"))
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.txt").write_text("a b c a b\nb c a\n" * 9)
+    own = ["--corpus", str(tmp_path / "train.txt"), "--test", str(tmp_path / "test.txt"), "--min-count", "0"]
+    ngram_command.main(serial(), ["--order", "2", *own, "--out", str(tmp_path / "n.h5"), "--json"])
+    assert run(capsys, str(tmp_path / "n.h5"))["text"] == str(tmp_path / "test.txt")
+    assert "train.txt" in run(capsys, str(tmp_path / "n.h5"), "--split", "train")["text"]
