@@ -362,11 +362,11 @@ def campaign_of_options(folder: Path, combinations: int, seed: int) -> dict[str,
     """Random combinations of each command's options and values: exit code 0 or 2, never a traceback."""
     dice = random.Random(seed)
     result: dict[str, Any] = {"combinations": combinations, "commands": {}, "unexpected": []}
-    for name in cli.COMMANDS:
+    for name in sorted(set(cli.COMMANDS) - {"download"}):  # no campaign against other people's servers
         parser = importlib.import_module(cli.module_of(name)).make_parser()
         codes: dict[str, int] = {}
         for number in range(combinations):
-            argv = arguments_of(parser, dice, dice.choice(USUAL[name]))
+            argv = arguments_of(parser, dice, dice.choice(USUAL.get(name, [[]])))
             if name == "reproduce" and not {"--help", "--version"} & set(argv):
                 argv += ["--corpus", "missing"]  # else it would train for hours
             if name == "train":
