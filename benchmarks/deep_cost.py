@@ -44,7 +44,7 @@ def build(comm: Comm, V: int, K: int, order: int, features: int, hidden: int, op
     common = {"near": 8, "norm": True, "activation": "gelu"}
     projection = {} if options.get("tied") else {"projection": features}
     sizes = {"order": order, "features": features, "hidden": hidden}
-    learning = {name: options[name] for name in ("optimizer", "average") if name in options}
+    learning = {name: options[name] for name in ("optimizer", "clip", "average") if name in options}
     own = {name: value for name, value in options.items() if name not in learning}
     shape = DeepConfig(**sizes, **common, **projection, **own)
     p = DeepParameters(shape, V, Partition(V, comm.size), comm.rank, "float32")
