@@ -64,7 +64,13 @@ def write_functions(folder: Path) -> None:
             "@njit(cache=True)", f"def {name}(x):", "    s = x[0]", "    for v in x:",
             f"        s = s * v + {i}", "    return s", "",
         ]  # fmt: skip
-    (folder / "work.py").write_text("\n".join(lines))
+    write_source(folder, "\n".join(lines))
+
+
+def write_source(folder: Path, text: str) -> None:
+    """A source that is older than the process that will run it, as those of a package are."""
+    (folder / "work.py").write_text(text)
+    os.utime(folder / "work.py", (time.time() - 60,) * 2)
 
 
 def environment(folder: Path, **places: str) -> dict[str, str]:
@@ -111,7 +117,7 @@ WANTED = folded("float64", 1) + folded("float64", 2)
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    (tmp_path / "work.py").write_text(FUNCTION)
+    write_source(tmp_path, FUNCTION)
     return tmp_path
 
 

@@ -257,7 +257,7 @@ def test_the_defaults_learn_the_built_in_corpus_showing_progress_and_a_summary(t
 def test_the_summary_names_the_files_that_are_there(tmp_path):
     finished = command("train", *TINY, "--max-examples", 0, "--out", "run", cwd=tmp_path)
     assert finished.returncode == 0, tail(finished)
-    assert "run: checkpoint.h5, config.yaml" in finished.stdout
+    assert "run: checkpoint.h5, metrics.jsonl, config.yaml" in finished.stdout
     assert not (tmp_path / "run" / "best.h5").exists()
 
 
