@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.declared import Benchmark, network, one_per_core
+from benchmarks.declared import Benchmark, add_seconds, network, one_per_core
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
@@ -141,9 +141,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def options(parser: argparse.ArgumentParser) -> None:
     """How long, how often."""
-    parser.add_argument(
-        "--seconds", type=float, default=2.5, help="of each measurement (default: %(default)s)"
-    )
+    add_seconds(parser, 2.5)
     parser.add_argument("--rounds", type=int, default=3, help="medians of so many (default: %(default)s)")
 
 

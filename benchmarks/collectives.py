@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.declared import Benchmark, network, one_per_core
+from benchmarks.declared import Benchmark, add_seconds, network, one_per_core
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
@@ -136,9 +136,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def options(parser: argparse.ArgumentParser) -> None:
     """How long, how often."""
-    parser.add_argument(
-        "--seconds", type=float, default=1.5, help="of each measurement (default: %(default)s)"
-    )
+    add_seconds(parser, 1.5)
     # The cores of a virtual machine are not equally fast at all times.
     parser.add_argument("--rounds", type=int, default=9, help="medians of so many (default: %(default)s)")
 

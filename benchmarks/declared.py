@@ -29,6 +29,7 @@ from nplm_mpi import comm as communication
 from nplm_mpi.base.launcher import tasks_started
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.presets import preset
+from nplm_mpi.machine.identity import blas_kernels
 from nplm_mpi.models.network.options import NetworkConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -171,6 +172,7 @@ def circumstances(name: str, argv: Sequence[str], ranks: int = 1) -> dict[str, A
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "versions": f"Python {platform.python_version()}, NumPy {np.__version__}, numba {numba.__version__}",
+        "BLAS": blas_kernels(),
     }
 
 

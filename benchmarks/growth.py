@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 from scipy.optimize import nnls
 
-from benchmarks.declared import Benchmark
+from benchmarks.declared import Benchmark, add_seconds
 from nplm_mpi.comm import Comm
 from nplm_mpi.machine.simd import example_columns
 from nplm_mpi.models.network.building import new_model
@@ -135,9 +135,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def options(parser: argparse.ArgumentParser) -> None:
     """How long, how large."""
-    parser.add_argument(
-        "--seconds", type=float, default=1.5, help="of each measurement (default: %(default)s)"
-    )
+    add_seconds(parser, 1.5)
     parser.add_argument("--largest", type=int, default=1_000_000, metavar="V", help="no larger vocabularies")
 
 

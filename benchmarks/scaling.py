@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.declared import Benchmark, add_network, network, one_per_core
+from benchmarks.declared import Benchmark, add_network, add_seconds, network, one_per_core
 from benchmarks.slow_network import measure
 from nplm_mpi.comm import Comm
 from nplm_mpi.planning.costs import Layout, communication_seconds, messages
@@ -140,9 +140,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_network(parser)
     parser.add_argument("--batches", default="1,16,64", help="values of K (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=0, help="ranks to start (default: one per core)")
-    parser.add_argument(
-        "--seconds", type=float, default=1.0, help="of each measurement (default: %(default)s)"
-    )
+    add_seconds(parser, 1.0)
 
 
 BENCHMARK = Benchmark(

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.declared import ROOT, Benchmark, add_network, network
+from benchmarks.declared import ROOT, Benchmark, add_network, add_seconds, network
 from benchmarks.slow_hosts import SlowHosts
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.network.building import new_model
@@ -196,9 +196,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
     parser.add_argument("--delays", default=",".join(map(str, DELAYS)), help="microseconds one way")
     parser.add_argument("--here", action="store_true", help="on the launcher's ranks, without emulation")
-    parser.add_argument(
-        "--seconds", type=float, default=1.0, help="of each measurement (default: %(default)s)"
-    )
+    add_seconds(parser, 1.0)
 
 
 BENCHMARK = Benchmark(

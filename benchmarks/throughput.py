@@ -33,6 +33,7 @@ from benchmarks.declared import Benchmark, add_seconds, launcher, tell
 from benchmarks.nplm_toolkit import Toolkit
 from nplm_mpi import comm as communication
 from nplm_mpi.comm import Comm
+from nplm_mpi.machine.identity import blas_kernels
 from nplm_mpi.models.network.building import new_model
 from nplm_mpi.models.network.options import NetworkConfig
 from nplm_mpi.storage.figures import COLORS, label_bars, styled
@@ -46,6 +47,7 @@ WORK = [
     (1, 100, 30, False),
     (1, 50, 60, True),
 ]
+FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 CONTESTANTS = ("nplm-mpi", "torch", "torch.compile", "numpy")
 NPLM = "NPLM toolkit"
 RATE = np.float32(1e-3)
@@ -161,6 +163,16 @@ def set_threads(name: str, threads: int) -> None:
         torch.set_num_threads(threads)
 
 
+def kernels_of(name: str) -> str:
+    """Which kernels a contestant's products come from, told in its own process."""
+    found = blas_kernels()
+    if name.startswith("torch"):
+        import torch
+
+        found = f"PyTorch's own for {torch.backends.cpu.get_cpu_capability()}; loaded: {found}"
+    return found
+
+
 def take_part(name: str, work: tuple[int, int, int, bool], seconds: float, folder: Path) -> None:
     """A contestant's process, or one of its ranks: warm up, then run whenever the starter says so."""
     comm = communication.world() if name == "nplm-mpi" else communication.serial()
@@ -193,7 +205,8 @@ def take_part(name: str, work: tuple[int, int, int, bool], seconds: float, folde
             time.sleep(0.01)
         rate = steps * count / time_steps(comm, step, data, steps)
         if comm.is_root:
-            text = json.dumps({"words_per_second": rate, "threads": 1 if name == "nplm-mpi" else threads})
+            used = 1 if name == "nplm-mpi" else threads
+            text = json.dumps({"words_per_second": rate, "threads": used, "blas": kernels_of(name)})
             (folder / "writing").write_text(text)
             (folder / "writing").rename(folder / f"rate-{turn}")
         turn += 1
@@ -216,7 +229,9 @@ class Contestant:
             task,
         ]
         threads = "1" if ours else "2"
-        environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+        # Nobody is to take kernels of another processor than this one.
+        free = {key: value for key, value in os.environ.items() if key not in FORCED}
+        environment = {**free, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         self._wait_for("ready")
 
@@ -246,7 +261,7 @@ def compete(
 ) -> dict[str, Any]:
     """All contestants on one kind of work; ``toolkits``: binaries of the NPLM toolkit."""
     K, h, m, direct = work
-    threads = {}
+    threads, blas = {}, {}
     entered: dict[str, Contestant | Toolkit] = {}
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -260,10 +275,12 @@ def compete(
                     result = contestant.run()
                     rates[name].append(result["words_per_second"])
                     threads[name] = result["threads"]
+                    blas[name] = result.get("blas", "as its binary was linked")
         finally:
             for contestant in entered.values():
                 contestant.end()
-    return {"K": K, "h": h, "m": m, "direct": direct, "words_per_second": rates, "threads": threads}
+    shape = {"K": K, "h": h, "m": m, "direct": direct}
+    return {**shape, "words_per_second": rates, "threads": threads, "blas": blas}
 
 
 def ratios(row: dict[str, Any], peer: str) -> list[float]:
@@ -302,7 +319,13 @@ def table(rows: list[dict[str, Any]]) -> str:
             found = ratios(row, name)
             compared.append(f"{statistics.median(found):.1f} ({found[0]:.1f} to {found[-1]:.1f})")
         lines.append(f"| {' | '.join([shape_of(row), *speeds, *compared[1:]])} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *kernel_lines(rows)])
+
+
+def kernel_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """Which BLAS each contestant used, below a table; nothing for results of versions that did not tell."""
+    told = {name: text for row in rows for name, text in row.get("blas", {}).items()}
+    return ["", *(f"- {name}: {text}" for name, text in told.items())] if told else []
 
 
 @styled()
@@ -332,7 +355,7 @@ def measure(comm: Comm, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for work in WORK[: arguments.works]:
         rows.append(compete(work, arguments.rounds, arguments.seconds, arguments.nplm))
-        tell(table(rows[-1:]).splitlines()[-1])
+        tell(table(rows[-1:]).splitlines()[2])
     return rows
 
 

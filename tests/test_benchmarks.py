@@ -212,6 +212,8 @@ def test_a_peer_that_cannot_do_a_kind_of_work_has_no_figures_there():
     direct, plain = throughput.table(rows).splitlines()[2:]
     assert direct.split(" | ")[4:6] == ["3 (1 thread)", ""] and direct.endswith(" |  |")
     assert plain.split(" | ")[5] == "26 (1 thread)" and plain.endswith(" | 1.2 (1.0 to 1.5) |")
+    told = throughput.table([{**rows[0], "blas": {"numpy": "openblas 0.3 Zen"}}]).splitlines()
+    assert told[3:] == ["", "- numpy: openblas 0.3 Zen"]
 
 
 TRAINER = """#!{python}

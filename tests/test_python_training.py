@@ -355,3 +355,15 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(
     assert names["model"].run_folder.name == "notebook-run"
     assert all(np.isfinite(list(itertools.chain(*names["curve"]))))
     assert names["picture"].exists()
+
+
+@pytest.mark.parametrize("first", ["a word\n", "2 5\n"], ids=["no header", "another size"])
+def test_vectors_of_another_kind_are_refused_before_anything_is_read_or_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], first: str
+) -> None:
+    (tmp_path / "v").write_text(first)
+    (tmp_path / "text").write_text("a b c\n" * 20)
+    options = ("--corpus", "text", "--features", 4, "--init-vectors", "v", "--out", "run")
+    done = command_here("train", *options, cwd=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
+    assert_refused(done, "train", "--init-vectors", "v")
+    assert "reading" not in done.stderr and not (tmp_path / "run").exists()

@@ -13,7 +13,7 @@ from nplm_mpi.models.network.parameters import Parameters
 from nplm_mpi.models.outputs.threads import Threads, check_threads
 from nplm_mpi.models.partition import Partition
 from tests.helpers.mpi import mpi_run
-from tests.helpers.ranks import Setting, build, read, train_oracle
+from tests.helpers.ranks import Setting, build, carry_out, train_oracle
 
 SETTINGS = [
     Setting(V=200, K=1, decay=0.01, evaluate_after=(9,)),
@@ -32,15 +32,7 @@ def threaded(setting: Setting, threads: int):
     for name in "CHdO":
         getattr(p, name)[:] = getattr(plain.parameters, name)
     model = Model(comm, p, setting.K, setting.decay, setting.collectives, Threads(comm, threads))
-    log_p: list[float] = []
-    evaluated: list[float] = []
-    for update, (contexts, words, rate) in enumerate(setting.batches()):
-        log_p.extend(model.update(contexts, words, rate))
-        if update in setting.flush_after:
-            model.flush()
-        if update in setting.evaluate_after:
-            evaluated.extend(model.log_prob(contexts, words))
-    return p.start, p.stop, read(model, log_p, evaluated)
+    return p.start, p.stop, carry_out(model, setting)
 
 
 def all_threaded(threads: int):

@@ -57,13 +57,7 @@ def matched_vectors(path: str | Path, size: int, vocabulary: Vocabulary) -> Matc
     """
     found: dict[int, np.ndarray] = {}
     others = 0
-    with damage_named(path), open_binary(path) as raw, io.BufferedReader(cast(Any, raw), 1 << 18) as file:
-        words, given = _header(file, path)
-        if given != size:
-            raise UserError(
-                f"{path}: holds vectors of {given:,} numbers, but words have --features {size}; "
-                f"give --features {given}, or other vectors"
-            )
+    with _opened(path, size) as (file, words):
         for word, numbers in _rows(file, path, words, size):
             i = vocabulary.index(word) if word is not None and word in vocabulary else -1
             if i < 0 or i in found:
@@ -76,6 +70,31 @@ def matched_vectors(path: str | Path, size: int, vocabulary: Vocabulary) -> Matc
     ids = np.array(sorted(found), np.int64)
     rows = np.stack([found[i] for i in ids]) if found else np.zeros((0, size), np.float32)
     return Matched(ids, rows, others)
+
+
+def check_header(path: str | Path, size: int) -> None:
+    """Refuse a file that does not begin as word2vec's with vectors of this size do; no more of it is read.
+
+    Raises
+    ------
+    UserError
+        As :func:`matched_vectors`.
+    """
+    with _opened(path, size):
+        pass
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path, size: int) -> Iterator[tuple[io.BufferedReader, int]]:
+    """The file behind its first line, and how many words that promises."""
+    with damage_named(path), open_binary(path) as raw, io.BufferedReader(cast(Any, raw), 1 << 18) as file:
+        words, given = _header(file, path)
+        if given != size:
+            raise UserError(
+                f"{path}: holds vectors of {given:,} numbers, but words have --features {size}; "
+                f"give --features {given}, or other vectors"
+            )
+        yield file, words
 
 
 def _header(file: IO[bytes], path: str | Path) -> tuple[int, int]:

@@ -1,5 +1,7 @@
 """What a training begins with: random numbers, a trained model, word vectors of a file."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +17,7 @@ from nplm_mpi.models.interface import AnyModel, AnyParameters
 from nplm_mpi.storage import saving
 from nplm_mpi.storage.model_file import read_parameters, vocabulary_of
 from nplm_mpi.storage.named import model_file
-from nplm_mpi.storage.word2vec import Matched, matched_vectors
+from nplm_mpi.storage.word2vec import Matched, check_header, matched_vectors
 
 # So many of the words without a vector are named.
 NAMED = 5
@@ -49,9 +51,16 @@ def known_vocabulary(config: Config, checkpoint: Path | None) -> Vocabulary | No
 
 
 def check_start(config: Config) -> None:
-    """Refuse a model to begin with that is damaged. On one rank, before time is spent on the text."""
-    if config.training.init_from:
-        saving.open_model(model_file(config.training.init_from), verify=True).close()
+    """Refuse a damaged model to begin with, and vectors of another kind or size.
+
+    On one rank, before time is spent on the text.
+    """
+    settings = config.training
+    if settings.init_from:
+        saving.open_model(model_file(settings.init_from), verify=True).close()
+    if settings.init_vectors:
+        with option_named():
+            check_header(settings.init_vectors, config.model.features)
 
 
 def initialize(comm: Comm, model: AnyModel, config: Config, vocabulary: Vocabulary, screen: Told) -> None:
@@ -93,12 +102,19 @@ def take_vectors(
     screen.say(f"{len(found.ids):,} of {V:,} words begin with their vectors of {path}{rest}{more}")
 
 
-def named_option(path: str, size: int, vocabulary: Vocabulary) -> Matched:
-    """:func:`nplm_mpi.storage.word2vec.matched_vectors`, whose complaints name the option."""
+@contextlib.contextmanager
+def option_named() -> Iterator[None]:
+    """Complaints about the file of vectors name the option."""
     try:
-        found = matched_vectors(path, size, vocabulary)
+        yield
     except UserError as error:
         raise UserError(f"--init-vectors {error}") from None
+
+
+def named_option(path: str, size: int, vocabulary: Vocabulary) -> Matched:
+    """:func:`nplm_mpi.storage.word2vec.matched_vectors`, whose complaints name the option."""
+    with option_named():
+        found = matched_vectors(path, size, vocabulary)
     if not len(found.ids):
         raise UserError(f"--init-vectors {path}: none of its words is in the vocabulary; give other vectors")
     return found

@@ -118,7 +118,11 @@ def read(model: Model, log_p: Sequence[float] = (), evaluated: Sequence[float] =
 def train(comm: Comm, setting: Setting) -> Trained:
     """Carry out a setting's updates."""
     comm.traffic.clear()
-    model = build(comm, setting)
+    return carry_out(build(comm, setting), setting)
+
+
+def carry_out(model: Model, setting: Setting) -> Trained:
+    """A setting's updates, flushes and evaluations."""
     log_p: list[float] = []
     evaluated: list[float] = []
     for update, (contexts, words, rate) in enumerate(setting.batches()):
