@@ -35,7 +35,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from benchmarks.declared import ROOT, Benchmark, launcher, markdown, processor
+from benchmarks.declared import ROOT, Benchmark, launcher, markdown
+from nplm_mpi.base.hosts import processor
 from nplm_mpi.comm import Comm
 from nplm_mpi.machine.simd import VECTOR_BYTES
 

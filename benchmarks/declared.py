@@ -26,6 +26,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from nplm_mpi import comm as communication
+from nplm_mpi.base.hosts import processor
 from nplm_mpi.base.launcher import tasks_started
 from nplm_mpi.comm import Comm
 from nplm_mpi.config.presets import preset
@@ -174,16 +175,6 @@ def circumstances(name: str, argv: Sequence[str], ranks: int = 1) -> dict[str, A
         "versions": f"Python {platform.python_version()}, NumPy {np.__version__}, numba {numba.__version__}",
         "BLAS": blas_kernels(),
     }
-
-
-def processor() -> str:
-    """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def launcher(ranks: int) -> list[str]:

@@ -1,7 +1,8 @@
-"""The machine that this process runs on: its name, and how many cores it may use."""
+"""The machine that this process runs on: its name, its processor, and how many cores it may use."""
 
 import math
 import os
+import platform
 import socket
 from pathlib import Path
 
@@ -11,6 +12,16 @@ QUOTAS = Path("/sys/fs/cgroup")
 def hostname() -> str:
     """The machine's name, without its domain."""
     return socket.gethostname().split(".")[0]
+
+
+def processor() -> str:
+    """What the machine calls its processor."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            names = (line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+            return next(names, platform.machine())
+    except OSError:
+        return platform.machine()
 
 
 def quota() -> float:

@@ -9,11 +9,8 @@ import numpy as np
 from nplm_mpi.base.errors import UserError
 from nplm_mpi.base.wording import counted
 from nplm_mpi.config.corpus import CorpusConfig
-from nplm_mpi.corpus.text import LINE_END
 from nplm_mpi.corpus.treatment import PLAIN, Treatment, symbols, treat
 from nplm_mpi.corpus.vocabulary import BOS, EOS, LINE_EOS, UNK, Vocabulary, arrange, read_vocabulary_file
-
-EOS_TYPE = LINE_END.decode("ascii")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import h5py
 import numba
 import numpy as np
 
-from nplm_mpi.base.hosts import hostname
+from nplm_mpi.base.hosts import hostname, processor
 from nplm_mpi.comm import Comm
 from nplm_mpi.models.interface import AnyModel
 
@@ -127,13 +127,3 @@ def circumstances(comm: Comm, threads: int, begun_by: str, command: str) -> dict
             "h5py": h5py.__version__,
         },
     }
-
-
-def processor() -> str:
-    """What the machine calls its processor."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            names = (line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-            return next(names, platform.machine())
-    except OSError:
-        return platform.machine()
